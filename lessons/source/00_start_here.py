@@ -22,12 +22,12 @@ from numba import cuda
 
 from convlab import trace
 from convlab.lessons import On, check_kernel, one_request, run, slider
-from convlab.lessons import what_is_wrong, where, who_does_what
+from convlab.lessons import warps_of_blocks, what_is_wrong, where, who_does_what
 
 
 def launch(size, block=32):  # for the checks, which try a kernel in several launches
     numbers = np.arange(1, size + 1, dtype=np.float32)
-    # On describes a launch: how many blocks, how many threads in each, which input arrays.
+    # On describes a launch (a start of the kernel): how many blocks, threads in each, input arrays.
     return On(grid=(size + block - 1) // block, block=block, inputs=(numbers,))
 
 
@@ -57,9 +57,10 @@ print(out)
 
 # %% [markdown]
 """
-Eight threads ran, one for each element, and the kernel has no loop. The next picture shows what the
-threads really did. `trace(add_ten, 1, 8, a, out)` runs the same launch on the simulator and notes every access to memory:
-that is a **trace**. A trace may have several launches; `.main` is the launch of the kernel itself.
+Eight threads ran, one for each element, and the kernel has no loop. Starting a kernel is called a **launch**; this
+launch had one block of 8 threads. The next picture shows what the threads really did. `trace(add_ten, 1, 8, a, out)`
+makes the same launch on the simulator and notes every access to memory: that is a **trace**. (Some convolutions of
+later lessons launch several kernels; `.main` is the last launch.)
 """
 
 # %%
@@ -90,6 +91,9 @@ some launches and 80 in others, and there are enough blocks for all elements. Th
 has more threads than there are elements left. The extra threads must do nothing. A GPU does not
 report an error for `a[i]` past the end of the array: the thread then touches the memory of another
 array.
+
+If your kernel is right, the check also counts its accesses to memory. In its table a *request* is one access that up to
+32 threads make together; section 5 shows requests.
 
 <details><summary>Tip: how many threads do the blocks before mine have together?</summary>
 
@@ -132,7 +136,8 @@ check_kernel(add_ten_to_all, wanted, launches, each_once=True)
 ## 3. What the simulator sees: find the bug
 
 A GPU does not report when a kernel reads outside of an array: it returns some number, and the
-result is sometimes wrong. The simulator looks at every single access and reports it. So do traces.
+result is sometimes wrong. The simulator looks at every single access and reports each one outside of its array.
+A trace holds these reports, too.
 
 This kernel adds to each element the element's right neighbour. The last element has no right
 neighbour, so it stays as it is. The kernel has one bug. Run the check, read what it found, and fix
@@ -182,7 +187,10 @@ check_kernel(add_neighbour, wanted_sums, [*map(launch, (5, 32, 70)), launch(250,
 No rule says which thread runs first. So a thread must not write an element that another thread
 reads, unless the two threads wait for each other. This kernel adds the left neighbour *in place*.
 Whether `a[i - 1]` holds the old or the new value depends on which thread is faster. This is a
-**race**. The simulator finds the race even if the result happens to be right:
+**race**. The simulator finds the race even if the result happens to be right. It also says what usually helps. Two of
+the words come in later lessons: at a *barrier* the threads of a block wait for each other
+([00b](00b_small_kernels.ipynb)), and an *atomic* addition cannot be interrupted by another thread
+([02](02_channel_parallel.ipynb)).
 """
 
 
@@ -246,13 +254,14 @@ slider(request_with, stride=(1, 3, 4, 8))
 
 # %% [markdown]
 """
-A warp belongs to one block. In the next picture each warp has a colour; move the slider. A block of 8
-threads fills only a quarter of a warp, so 24 of its lanes do nothing. A block of 64 threads has two warps.
+A warp belongs to one block. The next picture shows all warps of a launch of 64 threads. Move the slider, which changes
+the size of the blocks. A block of 8 threads fills only a quarter of a warp, so 24 of its lanes do nothing. A block of
+64 threads has two warps.
 """
 
 # %%
 slider(
-    lambda block: who_does_what(trace(add_ten_here, 64 // block, block, a, np.zeros_like(a)).main, "out"),
+    lambda block: warps_of_blocks(trace(add_ten_here, 64 // block, block, a, np.zeros_like(a)).main),
     block=(8, 16, 32, 64),
 )
 

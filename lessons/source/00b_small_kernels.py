@@ -23,7 +23,7 @@ def numbers(*shape, seed=1):  # small whole numbers, so sums are exact in any or
 
 
 THREADS = 128  # in a block of sections 1 and 2: four warps
-# Sizes of shared arrays. In a kernel such a size is a number, or a name that has one outside.
+# Sizes of shared arrays. A kernel takes such a size from a number, or from a name like these.
 WITH_LEFT, WITH_BOTH = THREADS + 1, THREADS + 2
 
 
@@ -64,7 +64,8 @@ line_by_line(trace(reverse, 1, 8, a, np.zeros_like(a)).main, "a", "tile", "out")
 
 # %% [markdown]
 """
-The array's size and type must be constants, because the compiler reserves the memory before the kernel runs.
+The array's size and type must be constants, because the compiler reserves the memory before the kernel runs: a number,
+or a name that has a number outside of the kernel, such as `THREADS`.
 
 `cuda.syncthreads()` is a **barrier**: no thread goes on before all threads of the block have reached it. What if it
 is missing? Some thread reads a place that another thread has not filled yet. Here is the same kernel for blocks of
@@ -278,7 +279,9 @@ def two_arrays(size):
 
 
 launches = [*map(two_arrays, (1, 128, 200, 600))]
-# busiest=26: no thread may access memory more than 26 times. In a reduction thread 0 does so 26 times.
+# busiest=26: no thread may access memory more than 26 times. In a reduction thread 0 is the busiest:
+# it reads a and b and stores their product (3), in each of 7 steps it reads two places and writes
+# one (21), and at the end it reads the sum and writes it to out (2).
 check_kernel(dot_of_blocks, dots, launches, each_once=True, busiest=26)
 
 # %% [markdown]
@@ -441,7 +444,7 @@ sum. There are `M` rows, `N` columns and `K` terms.
 
 All threads of a row need the same numbers of `A`, and all threads of a column need the same numbers
 of `B`. So a block of 8 x 8 threads computes a **tile** of 8 x 8 elements and goes along `k` in
-steps of 8: it copies 8 x 8 numbers of `A` and as many of `B` to shared memory, waits, and each
+steps of 8: it copies 8 x 8 numbers of `A` and 8 x 8 numbers of `B` to shared memory, waits, and each
 thread adds 8 products. The block uses each fetched number eight times. The picture shows which
 thread writes which element:
 """
@@ -483,7 +486,7 @@ overwrites them.
 
 <details><summary>Tip: which number of <code>A</code> should I copy, and which of <code>B</code>?</summary>
 
-In this step the block needs columns `k0` to `k0 + 7` of its rows of `A`, and as many rows of its columns of `B`. There are
+In this step the block needs columns `k0` to `k0 + 7` of its rows of `A`, and rows `k0` to `k0 + 7` of its columns of `B`. There are
 as many threads as numbers, so each copies one of each. Which of mine, `x` or `y`, counts along a row?
 </details>
 <details><summary>Tip: the plan</summary>
@@ -559,12 +562,13 @@ ever, or on some GPUs they go on too early.
 <details><summary>Two blocks add up one array. Can they share a tile?</summary>
 
 No. Shared memory belongs to one block, and blocks may run at different times. Blocks can combine
-their results only in global memory, with an atomic addition or with a second kernel.
+their results only in global memory: with a second kernel, or with additions that cannot be interrupted
+([02](02_channel_parallel.ipynb)).
 </details>
 
 <details><summary>With tiles of 16 x 16 instead of 8 x 8, how often is a number of A fetched for a C of 64 columns?</summary>
 
-Each block in its row of blocks fetches it once: 64 / 16 = 4 times instead of 8.
+Each block in its row of blocks fetches it once: 64 / 16 = 4 times, not 8.
 </details>
 
 ## Where to read on

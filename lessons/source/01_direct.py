@@ -22,8 +22,7 @@ from convlab.lessons import time_mine, traced, who_does_what
 
 Images have channels (three for a colour photograph, dozens inside a network), and there are several
 filters. Each filter sees all channels of an image and makes one channel of the output. The names
-are those of the im2win paper's Algorithm 1, and they stay the same in all lessons. (Its Equation 1 has single
-letters: i, j, m, n, r, u, v.)
+are those of the im2win paper's Algorithm 1, and they stay the same in all lessons.
 
 | letter | counts | runs over |
 | --- | --- | --- |
@@ -90,12 +89,13 @@ The kernel is a function inside a function. `make_kernel` gets a problem and mak
 the problem's sizes*, so `C_i`, `H_f` and so on are constants for the compiler. The kernel already
 splits the thread's number into `i_n`, `o_c`, `o_h` and `o_w`. Columns count fastest: after the last
 column of a row comes the next row, and after the last row comes the next channel, as in the first
-picture. (`uint32` is an integer without a sign; GPUs are fastest with such integers.)
+picture. (`uint32` is an integer of 32 bits without a sign; GPUs are fastest with integers of 32 bits.)
 
 The sum is left for you. (The last line adds the `bias`, one number for each output channel.) Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero
 rows above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or
 column of the filter to the next, mostly 1). The pixel that filter row `f_h` meets is in input row
-`o_h * s_h + f_h * d_h - p_h`. Columns follow the same rule.
+`o_h * s_h + f_h * d_h - p_h`. (It has a sign, because `s_h` and `p_h` have one: it is negative above the image.)
+Columns follow the same rule.
 """
 
 # %% [markdown]
@@ -121,7 +121,8 @@ begin with 0, replace it by the pixel if both are inside the image, multiply by 
 """
 The check runs your kernel on small problems on which careless kernels fail: strides, dilations,
 padding wider than the image, infinities. If it names a problem, as in `1x2x7x5 * 3x2x3x2`, these
-are the shapes of the input and of the filters. The check compares every output with the same sum in
+are the shapes of the input and of the filters. `padding ((3, 1), (0, 2))` means three rows of zeros above the image
+and one below, no column of zeros on the left and two on the right. The check compares every output with the same sum in
 64 bits. Rounding may change an output a little; the **bound** is the largest change that is allowed.
 """
 
@@ -190,9 +191,6 @@ stage_kernel(
 # %%
 one_request(traced(make_slow, "m01", problem), "input", number=7)
 
-# %% check="order"
-check(make_slow, "m01")
-
 # %% [markdown]
 """
 <details><summary>Tip: which output does thread number 1 compute?</summary>
@@ -205,11 +203,18 @@ Thread number 0 computes row 0, column 0. In memory, the next
 Columns must count fastest, as in your kernel: the column is a plain remainder, and the row is a quotient and then a
 remainder. Compare the two lines with those of your cell.
 </details>
+"""
 
+# %% check="order"
+check(make_slow, "m01")
+
+# %% [markdown]
+"""
 ## On a real GPU
 
 The times below were measured on an NVIDIA H200 with a layer of a real network, for this stage and some
-that you will write later.
+that later lessons are about: m03 fetches numbers once for a whole block, in m05 each thread computes a small matrix of
+outputs, m08 fetches the next numbers while it multiplies, and m11 is the whole of im2win.
 """
 
 # %%
@@ -218,7 +223,9 @@ measured("m01", "m03", "m05", "m08", "m11")
 # %% [markdown]
 """
 If you have a GPU, the next cell times your own kernel, once it is right, beside the stage's kernel
-and a library:
+and a library. A **cache** is a small fast memory that keeps what was fetched last; the L2 cache serves the whole GPU.
+Before each run the L2 cache is flushed, that is, filled with other numbers. Otherwise a run would find in the cache
+what the run before has fetched.
 """
 
 # %%
@@ -227,7 +234,7 @@ time_mine(make_kernel, "m01")
 # %% [markdown]
 """
 Your first kernel is a respectable start. Every multiplication waits for two numbers from memory,
-but most of them come from the **caches**: small fast memories that keep what was fetched last. A
+but most of them come from a cache, because a
 neighbouring thread has just fetched nearly the same numbers. Later stages do not rely on this luck.
 """
 

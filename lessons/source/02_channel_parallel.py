@@ -5,7 +5,7 @@
 **You will be able to** let several threads add to one output with **atomic additions**, and say
 when they are worth their cost.
 
-In m01 a thread computes a whole output, input channel after input channel. Here each input channel gets
+In m01, the stage of lesson 01, a thread computes a whole output, input channel after input channel. Here each input channel gets
 a thread of its own, and several threads add to the same output. Then the threads of a block fetch their
 pixels together. These stages are a route of their own on the ladder; its letter is `c`. You should have done [01_direct](01_direct.ipynb).
 """
@@ -217,11 +217,6 @@ stage_kernel(
 channels = ConvProblem(1, 4, 4, 16, 4, kernel_size=3, padding=1)
 one_request(traced(with_field(make_slow), "c02_receptive_field", channels), "output", "atomic")
 
-# %% check="lanes"
-# Its receptive field does not fit into shared memory, so a block fetches it in two parts.
-in_parts = ConvProblem(1, 2, 113, 121, 3, kernel_size=2, dilation=110)
-check(with_field(make_slow), "c02_receptive_field", also=in_parts)
-
 # %% [markdown]
 """
 <details><summary>Tip: which of <code>x</code>, <code>y</code> and <code>z</code> grows when <code>t</code> grows by one?</summary>
@@ -234,6 +229,15 @@ first, because it is the plain remainder.
 The *column* `x` should grow first, then the row, then the channel. Split `t` in this order: the fastest is a remainder,
 the slowest only a quotient.
 </details>
+"""
+
+# %% check="lanes"
+# Its receptive field does not fit into shared memory, so a block fetches it in two parts.
+in_parts = ConvProblem(1, 2, 113, 121, 3, kernel_size=2, dilation=110)
+check(with_field(make_slow), "c02_receptive_field", also=in_parts)
+
+# %% [markdown]
+"""
 <details><summary>What does this order cost besides?</summary>
 
 In the line that multiplies, the lanes of a warp now read weights of several input channels. Before,
@@ -271,7 +275,7 @@ measured_sweep("kernel_size", "c02_receptive_field", "c03_output_channels")
 """
 Remember three rules. Use `cuda.atomic.add` where threads must share an output. Let the lanes of a
 warp access neighbours. Let threads fetch numbers together only if they use each fetched number often
-*and* cheaply; lessons 05 to 07 make this use cheap.
+*and* each use is cheap; lessons 05 to 07 make it cheap.
 """
 
 # %% [markdown]

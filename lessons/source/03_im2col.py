@@ -181,9 +181,6 @@ stage_kernel(
 # %%
 one_request(traced_im2col(make_slow, layer), "columns", "store")
 
-# %% check="order"
-check_im2col(make_slow, im2col_in_numpy)
-
 # %% [markdown]
 """
 <details><summary>Tip: which element of the matrix is the next one in memory?</summary>
@@ -200,7 +197,13 @@ last element: which of `k` and `n` is too large in these?
 
 When `e` counts along the rows, the threads past the last element have `k >= K`. They must return.
 </details>
+"""
 
+# %% check="order"
+check_im2col(make_slow, im2col_in_numpy)
+
+# %% [markdown]
+"""
 ## What it costs
 
 im2col costs memory. In a layer with a 3 x 3 filter and stride 1, an inner pixel is in nine windows,
@@ -224,7 +227,7 @@ measured("m01", "i01_im2col", "i02_im2col_per_image", "m11")
 
 # %% [markdown]
 """
-With one matrix for all images, im2col is much faster than m01, although it moves all these numbers,
+With one matrix for all images (i01), im2col is much faster than m01, although it moves all these numbers,
 because it can use a very fast matrix product. (The product in `i01_im2col` uses what you will learn
 in lessons 05 to 08.) Image by image, im2col is slow, because the product of one image is too small
 to keep the whole GPU busy, and there are many such products. So im2col costs either memory or time.
@@ -238,14 +241,14 @@ measured_kernels("i01_im2col", "i04_im2col_blas", "i03_im2col_depth_last")
 # %% [markdown]
 """
 - Making the matrix takes a good part of the time, and computes nothing.
-- `i04_im2col_blas` calls NVIDIA's own library, cuBLAS, for the product, which is faster.
+- `i04_im2col_blas` calls NVIDIA's own library, cuBLAS, for the product, which is faster than i01's own product.
 - `i03_im2col_depth_last` makes the same matrix from an input in which the channels of a pixel are
   neighbours. So its kernel `im2col_by_runs` moves four numbers with each instruction and takes less time.
   In exchange, another kernel (`to_depth_last`) must first write the input in this order.
 
-The main route gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store it, and m09 to
-m12 store something smaller, the im2win tensor. m11 is the fastest stage in the first chart of this
-section.
+The main route gets rid of the matrix. [Lesson 04](04_implicit_gemm.ipynb) does not store it. The stages m09 to
+m12 ([10](10_im2win.ipynb) to [12](12_fused_im2win.ipynb)) store something smaller, the im2win tensor, in which a pixel
+stands less often. One of them, m11, is the fastest stage in the first chart of this section.
 """
 
 # %% [markdown]

@@ -58,7 +58,7 @@ A block has 32 x 8 threads, and `m` and `n` are given. Two places are left for y
   `pixel` there, 0 outside the image. Then add pixel times weight to `total`. `weight` has one
   dimension here: it *is* the `M` x `K` matrix of filters, row after row.
 
-These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper.
+These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper; comments in the code name these lines.
 """
 
 # %% [markdown]
@@ -133,7 +133,8 @@ side_by_side(
 """
 ## Find the bug
 
-(`of_output` is the first part of what you have written; `solved` takes it from the stage.)
+(`of_output` and `find_pixel` do what you have written: they find the output of column `n`, and the pixel of a term.
+`solved` takes both from the stage.)
 
 Somebody tried this kernel on a hundred layers, all with filters of 3 x 3, 5 x 5 and 7 x 7, and it
 was always right. Then came a filter of 2 x 4. The picture shows which pixels the kernel takes as a
@@ -158,9 +159,6 @@ stage_kernel(
 oblong = ConvProblem(1, 1, 6, 8, out_channels=8, kernel_size=(2, 4))
 column_of_windows(make_square, "m02", oblong, column=1)
 
-# %% check="oblong"
-check(make_square, "m02")
-
 # %% [markdown]
 """
 <details><summary>Tip: what should the picture show?</summary>
@@ -172,7 +170,13 @@ A window of 2 rows and 4 columns: terms 0 to 3 beside each other, terms 4 to 7 b
 The next filter row begins after a whole row of the filter. How many terms has a row? To split a number, always divide by
 the size of the *faster* index.
 </details>
+"""
 
+# %% check="oblong"
+check(make_square, "m02")
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 
@@ -196,7 +200,8 @@ measured_memory("i01_im2col", "m09", "m11")
 
 # %% [markdown]
 """
-m02 takes no memory beside input, filter and output, so it has no bar. The later stages m09 and m11
+m02 takes no memory beside input, filter and output, so it has no bar. The later stages m09 and m11 are those of
+im2win ([10](10_im2win.ipynb) and [11](11_im2win_full.ipynb)): they
 store something smaller than im2col's matrix. From here on, the kernels can use all known
 techniques for fast matrix products. The very next stage, m03, fetches each number once for a whole
 block, and splits `k` once for each number *fetched* instead of once for each multiplication. This
@@ -225,8 +230,8 @@ and a filter has none of them.
 
 <details><summary>In another order of the terms, with <code>i_c</code> counting fastest, would the sum be the same?</summary>
 
-Yes, up to rounding, as long as `weight` is read in that order too. im2win chooses such an order,
-which is one of the reasons why im2win is fast.
+Yes, up to rounding, as long as `weight` is read in that order too. Lesson [11](11_im2win_full.ipynb) chooses this
+order, which is one of the reasons why its kernel is fast.
 </details>
 """
 

@@ -5,10 +5,11 @@
 **You will be able to** fetch a slice into shared memory with all threads of a block, place the two
 barriers that this needs, and find a request that needs too many wavefronts of shared memory.
 
-In m02 every thread fetches its own numbers from the GPU's main memory, and each number is fetched by many
-threads. Here the threads of a block work together: they fetch a slice once, store it in **shared memory**,
-wait for each other, and then all read it from there. You should know what a thread, a block and a
-request are ([00_start_here](00_start_here.ipynb)), and a tile ([00b](00b_small_kernels.ipynb)).
+In m02, the stage of [04_implicit_gemm](04_implicit_gemm.ipynb), every thread fetches its own numbers from the GPU's
+main memory, so many threads fetch the same number. Here the threads of a block work together: they fetch a part of the
+numbers, a **slice**, once, store it in **shared memory**, wait for each other, and then all read it from there. You
+should have done [00](00_start_here.ipynb), [00b](00b_small_kernels.ipynb) (tiles and barriers) and
+[04](04_implicit_gemm.ipynb) (the convolution as a matrix product).
 """
 
 # %% setup=true
@@ -25,7 +26,7 @@ from convlab.lessons import tile_over_input, time_mine, traced
 """
 ## The idea
 
-Since m02 a convolution is a **matrix product**. Row `m` of the first matrix is filter `m`, all its numbers
+In m02 a convolution is a **matrix product**. Row `m` of the first matrix is filter `m`, all its numbers
 in a row. Column `n` of the second one is the window that output pixel `n` sees. Each output is a row
 times a column:
 
@@ -72,8 +73,9 @@ need it. In m02 each of these threads fetches the row. In m03 the block fetches 
 into shared memory: a small memory next to the arithmetic units, as fast as a cache. All threads of
 a block see shared memory, and the kernel itself fills it.
 
-A GPU has many **SM**s (streaming multiprocessors), each of which runs blocks and has a shared memory. These
-are a GPU's memories, from the nearest to the farthest:
+A GPU has many **SM**s (streaming multiprocessors), each of which runs blocks and has a shared memory. An SM also has an
+L1 cache, and all SMs together have an L2 cache: caches keep by themselves what was fetched last. A cycle is one tick of
+the GPU's clock. These are a GPU's memories, from the nearest to the farthest:
 """
 
 # %%
@@ -97,7 +99,8 @@ For every slice a block does this:
 
 The first step is one function. The threads of a block call it together, each with its own number `t`, and it must fill
 the filter's slice `S_F`, an array of `M_B` rows and `K_B` columns. It has `M_B * K_B` numbers, and the block has `THREADS` threads, which may
-be fewer or more. Row `row` of the slice is row `m0 + row` of the filter's matrix, and its first term is `k0`. `weight` has one
+be fewer or more. If there are fewer threads than numbers, a thread fetches several, one in each turn of a loop.
+(`range(2, 12, 4)` counts in steps of 4: 2, 6, 10.) Row `row` of the slice is row `m0 + row` of the filter's matrix, and its first term is `k0`. `weight` has one
 dimension here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and terms past `K` do not exist: store 0 there.
 
 | name | is |
@@ -213,7 +216,7 @@ side_by_side(
 # %% [markdown]
 """
 In exchange m03 makes requests to shared memory, two for each multiplication. Shared memory has no
-sectors. It has 32 **banks**, each of which delivers one number in each step, a **wavefront**. If all lanes
+sectors. It has 32 **banks**. In one step, called a **wavefront**, each bank delivers one number. If all lanes
 read from different banks, one wavefront serves them all. If several lanes read the same number, one
 wavefront serves them too. If lanes read different numbers from one bank, this is a **bank conflict**: the
 request takes several wavefronts. In the line that computes, all lanes of a warp are in one row of the tile,
@@ -233,6 +236,28 @@ one_request(ours, "S_I")
 
 # %% [markdown]
 """
+The next picture has bank conflicts. Each lane reads the first number of a row of its own, in an array with rows of 16
+numbers. So neighbouring lanes read numbers that lie 16 apart, and 16 lanes share each of two banks. Move the slider,
+which **pads** the rows: it makes each row longer than necessary, by numbers that nobody reads.
+"""
+
+
+# %%
+def first_column(padding):
+    @cuda.jit
+    def read(out):
+        tile = cuda.shared.array((32, 16 + padding), float32)
+        t = cuda.threadIdx.x
+        tile[t, 0] = 0
+        out[t] = tile[t, 0]
+
+    return one_request(trace(read, 1, 32, np.zeros(32, np.float32)).main, "tile")
+
+
+slider(first_column, padding=(0, 1, 2, 4))
+
+# %% [markdown]
+"""
 Here you can step through a block of m03, line by line, and see where each barrier stands:
 """
 
@@ -245,7 +270,8 @@ step_through(trace_stage("m03", few))
 ## Find the bug
 
 This kernel has no race, and its answers are right. But the line that computes needs several times as many
-wavefronts. Look at the same request in this kernel: which lanes read from the same bank?
+wavefronts as the same line of your kernel. Look at the request for `S_I` in this kernel: which lanes read from the same
+bank?
 
 `load_slices` and `add_up` do what you have written above, barriers included. But they expect the windows' slice
 transposed: a row of `S_I` is a window here, and term `k` of window `tx` is `S_I[tx, k]`. One line of constants is the
@@ -293,9 +319,6 @@ def make_slow(problem, tile):
 # %%
 one_request(traced(make_slow, "m03", problem, tile), "S_I")
 
-# %% check="banks"
-check(make_slow, "m03")
-
 # %% [markdown]
 """
 <details><summary>Tip: why do lanes meet in one bank?</summary>
@@ -308,24 +331,10 @@ that lie `K_B = 8` apart: the numbers of lanes 0, 4, 8, ... are in the same bank
 Lanes in neighbouring rows should read from different banks. So pad each row by one number: then neighbouring lanes read numbers that lie 9 apart, and 32 lanes use 32
 different banks.
 </details>
-
-Each lane of this warp reads the first number of a row. Move the slider, which pads the rows:
 """
 
-
-# %%
-def first_column(padding):
-    @cuda.jit
-    def read(out):
-        tile = cuda.shared.array((32, 16 + padding), float32)
-        t = cuda.threadIdx.x
-        tile[t, 0] = 0
-        out[t] = tile[t, 0]
-
-    return one_request(trace(read, 1, 32, np.zeros(32, np.float32)).main, "tile")
-
-
-slider(first_column, padding=(0, 1, 2, 4))
+# %% check="banks"
+check(make_slow, "m03")
 
 # %% [markdown]
 """
@@ -377,7 +386,8 @@ returned never reaches the barrier. So only the last line checks whether the out
 
 In m02 each of the `M` rows of threads fetches it. In m03 one fetch serves the `M_B = 8` rows of the
 tile, so there are an eighth of the fetches. For the filter one fetch serves `N_B = 32` columns.
-In m08's tiles of 64 x 128 one fetch of the input serves 64 rows, and one of the filter 128 columns.
+A later stage, m08, has tiles of 64 x 128: there one fetch of the input serves 64 rows, and one of the filter 128
+columns.
 </details>
 """
 

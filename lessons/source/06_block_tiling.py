@@ -5,7 +5,7 @@
 **You will be able to** give a thread several outputs, keep their sums in registers, and say how many fewer
 numbers a larger tile fetches.
 
-In m03 every thread computes one output, and for each multiplication it reads two numbers from
+In m03, the stage of lesson 05, every thread computes one output, and for each multiplication it reads two numbers from
 shared memory. Here a thread computes several outputs, one below the other. One read of an input
 number serves all these outputs, and a block's tile has more outputs than the block has threads. You
 should have done [m03, shared memory](05_shared_memory.ipynb).
@@ -50,8 +50,8 @@ tile_of_threads(ours, problem, thread=34)
 
 # %% [markdown]
 """
-This is what a block fetches from the filter and from the windows for its tile. Move the slider: with the
-rows of the tile grow the outputs for each number of the windows that the block fetches.
+This is what a block fetches from the filter and from the windows for its tile. Move the slider: a tile with more rows
+has more outputs for each number of the windows that the block fetches.
 """
 
 
@@ -86,7 +86,8 @@ R_O = cuda.local.array(M_T, float32)  # M_T numbers of this thread's own
 
 No other thread sees this array, so it needs no barrier, but the kernel must set it to zero. The
 array's size is a constant for the compiler, and so are the bounds of `for i in range(M_T)`. So the
-compiler unrolls this loop `M_T` times and gives every element a register of its own.
+compiler **unrolls** this loop: it writes the loop's body `M_T` times, without a loop, and gives every element a register
+of its own.
 """
 
 # %% [markdown]
@@ -169,7 +170,7 @@ side_by_side(
 
 # %% [markdown]
 """
-m04 makes fewer requests of both kinds. The larger tile saves requests to *global* memory: there are
+m04 makes fewer requests of both kinds than m03. The larger tile saves requests to *global* memory: there are
 fewer tiles, and each fetches its pixels once for all its rows. Reading each window's number only
 once saves requests to *shared* memory.
 
@@ -205,9 +206,6 @@ stage_kernel(
 slow = traced(make_slow, "m04", problem, tile)
 reads_in_turn({"m04": ours, "this kernel": slow})
 
-# %% check="reuse"
-check(make_slow, "m04")
-
 # %% [markdown]
 """
 <details><summary>Tip: how often does this thread read the window's number of term 0?</summary>
@@ -222,7 +220,13 @@ There are two ways. Make the loop over the terms the outer one and keep the numb
 column of the slice into a local array of `K_B` numbers before the loop. (The first way needs one register, the second
 `K_B` of them.)
 </details>
+"""
 
+# %% check="reuse"
+check(make_slow, "m04")
+
+# %% [markdown]
+"""
 A compiler that unrolls both loops may notice that the kernel reads the same number again, and
 remove the second read. But it may also not notice this, so write the kernel that you mean.
 
@@ -237,7 +241,7 @@ measured("m01", "m02", "m03", "m04", "m05")
 m04 takes far less time than m03. It also takes less time than the simple m01, which m02 and m03 do
 not. Only one thing has changed: how often the kernel uses each number that it has read:
 
-- The tile measured for m04 is larger than m03's, and so global memory gets fewer requests.
+- The tile measured for m04 is larger than m03's, so it needs fewer requests to global memory for each output.
 - For `M_T` products a thread reads `M_T + 1` times from shared memory, where m03 reads `2 * M_T` times.
 
 m04 still makes more than one read for each product, because every product needs *its own* number of

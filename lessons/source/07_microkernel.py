@@ -5,7 +5,7 @@
 **You will be able to** compute a matrix of outputs in one thread's registers by an outer product,
 and choose which outputs a thread computes.
 
-In m04 a thread computes several outputs of one column. Here it computes a small matrix of outputs,
+In m04, the stage of lesson 06, a thread computes several outputs of one column. Here it computes a small matrix of outputs,
 several rows *and* several columns. It reads a few numbers of the filter and a few of the input into
 registers and multiplies each number of the filter by each number of the input. The more numbers of
 both it reads, the fewer reads each product needs. You should have done
@@ -115,7 +115,7 @@ check(make_kernel, "m05", also=high)
 
 The picture shows the reads for the same tile of outputs, first with one column for each thread and
 then with four. Now the reads of the windows come in groups, too, and each product needs far fewer
-reads:
+reads than in m04:
 """
 
 # %%
@@ -131,8 +131,8 @@ side_by_side(
 
 # %% [markdown]
 """
-The traffic to global memory is about the same, because the tile is the same. Shared memory gets fewer
-requests.
+The traffic to global memory is about the same, because the tile is the same. m05 makes fewer requests to shared memory than
+m04.
 
 A warp's threads now stand in several rows *and* columns of the block. So a request for `S_I` reads
 only a few different numbers, each for several lanes. These numbers are neighbours, so they lie in
@@ -184,9 +184,6 @@ one_request(slow, "output", operation="store")
 model = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4)  # more columns of threads, as in the check
 one_request(traced(make_slow, "m05", problem, model), "S_I")
 
-# %% check="columns"
-check(make_slow, "m05")
-
 # %% [markdown]
 """
 <details><summary>Tip: for <code>j = 0</code>, which columns do lanes 0, 1 and 2 read?</summary>
@@ -200,7 +197,13 @@ one of every `N_T` numbers in memory.
 Lane 0 and lane 1 should access neighbours, as in your kernel. Correct two places, which must agree: where the column is
 read, and where it is written.
 </details>
+"""
 
+# %% check="columns"
+check(make_slow, "m05")
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 

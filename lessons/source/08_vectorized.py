@@ -4,7 +4,7 @@
 
 **You will be able to** use 128-bit loads and stores, and arrange numbers so that these are allowed.
 
-A thread of m05 reads shared memory with **scalar** loads: each instruction brings one number. GPUs also have
+A thread of m05, the stage of lesson 07, reads shared memory with **scalar** loads: each instruction brings one number. GPUs also have
 instructions that move four neighbours at once: 16 bytes, 128 bits, a **float4**. The four numbers must be
 neighbours, and the first one must lie at a multiple of 16 bytes. You should have done
 [m05, the micro-kernel](07_microkernel.ipynb).
@@ -143,7 +143,7 @@ check(make_kernel, "m06", also=several)
 """
 ## What the memory sees
 
-For each product a thread makes a quarter of the loads:
+For each product a thread makes a quarter of the loads that a thread of m05 makes:
 """
 
 # %%
@@ -159,7 +159,7 @@ side_by_side(
 
 # %% [markdown]
 """
-The kernel makes far fewer requests, but the number of *wavefronts* does not fall as much. 32 lanes with a
+m06 makes far fewer requests than m05, but its number of *wavefronts* does not fall as much. 32 lanes with a
 float4 each need up to 128 numbers, and 32 banks still deliver 32 numbers per wavefront:
 """
 
@@ -190,7 +190,8 @@ one_request(ours, "S_F", operation="store")
 # %% [markdown]
 """
 The loads of the input stay scalar. Neighbouring pixels are neighbours in memory, but a window's row, with its
-padding, seldom begins at a multiple of four. The im2win tensor of m10 changes that.
+padding, seldom begins at a multiple of four. Lesson [11](11_im2win_full.ipynb) stores the input in another order, in
+which every window does.
 
 ## Find the bug
 
@@ -217,9 +218,6 @@ model = Tile(M_B=32, N_B=64, K_B=16, M_T=4, N_T=4)  # more rows and terms, as in
 slow = traced(make_slow, "m06", problem, model)
 one_request(slow, "S_F", operation="store")
 
-# %% check="order"
-check(make_slow, "m06", also=several)
-
 # %% [markdown]
 """
 <details><summary>Tip: what do neighbouring threads store?</summary>
@@ -234,7 +232,13 @@ unless another lane of the warp happens to need it.)
 Neighbouring threads should store neighbours: first the float4s of one row, then those of the next. How many float4s has a
 row?
 </details>
+"""
 
+# %% check="order"
+check(make_slow, "m06", also=several)
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 
@@ -267,7 +271,7 @@ With rows of `M_B + 1` numbers the second row begins at number `M_B + 1`, which 
 float4s are misaligned, and a GPU stops the kernel. A padding of *four* numbers is allowed.
 </details>
 
-<details><summary>Shared memory delivers as many numbers as before. Why is m06 faster, then?</summary>
+<details><summary>Shared memory delivers as many numbers to m06 as to m05. Why is m06 faster, then?</summary>
 
 Mostly because it issues fewer instructions: at 8 x 8, m05 issues 16 loads for 64 products, and m06
 issues 4. Besides, many lanes of a warp need the same numbers, and a wavefront delivers these once

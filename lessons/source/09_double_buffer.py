@@ -5,10 +5,10 @@
 **You will be able to** fetch a slice while the one before is multiplied, and see on a timeline whether loads
 and arithmetic overlap.
 
-Since m03 a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it fetches it
-does not multiply, and while it multiplies it does not fetch. Here it does both at the same time: m07
-fetches the next slice into registers, and m08 gives shared memory two buffers. You should know slices and
-barriers ([05_shared_memory](05_shared_memory.ipynb)).
+Since m03, in lessons 05 to 08, a block fetches a slice, waits, multiplies it, waits, and fetches the next. While it
+fetches it does not multiply, and while it multiplies it does not fetch. Here it does both at the same time: m07
+fetches the next slice into registers, and m08 gives shared memory two buffers. You should have done
+[08_vectorized](08_vectorized.ipynb): both stages change its kernel, m06.
 """
 
 # %% setup=true
@@ -39,7 +39,7 @@ A GPU hides latency by itself: while the warps of one block wait, it runs those 
 holds 64 sums and their operands in registers, so few other warps fit on an SM.
 
 The remedy is **two of everything**: while the threads multiply slice 1 from one half of shared
-memory, slice 2 is in flight, and goes into the other half. Then the halves change roles. The second
+memory, slice 2 is **in flight** (requested, but not there yet), and goes into the other half. Then the halves change roles. The second
 barrier of m06 is no longer necessary: no thread overwrites numbers that others still read, because
 the next slice goes to the other half.
 """
@@ -82,7 +82,8 @@ these:
 
 # %% [markdown]
 """
-`S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. The slice
+(Comments name lines of the im2win paper's Algorithm 3, which lesson [11](11_im2win_full.ipynb) prints; you do not need
+them here.) `S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. The slice
 that the block multiplies begins at row `k0`. Three places are left for you:
 
 - **The steps of a slice, one ahead.** Step 0 is in `R_F0`, `R_I0` already (a line in your third
@@ -200,9 +201,6 @@ stage_kernel(
 # %%
 timeline(yours=event_log("m08", make_slow))
 
-# %% check="late"
-check_prefetch(make_slow, "m08")
-
 # %% [markdown]
 """
 <details><summary>Tip: what does the thread do between a request and the use of its number?</summary>
@@ -215,7 +213,13 @@ stands between the two calls, and what should stand there?
 The multiplications of this slice need nothing of the next one. So request the next slice *before* the multiplications,
 and store it after them.
 </details>
+"""
 
+# %% check="late"
+check_prefetch(make_slow, "m08")
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 

@@ -4,10 +4,10 @@
 
 **You will be able to** write the input in the order in which windows read it, and convolve from there.
 
-Up to m08 the kernels read the input as it lies in memory. Now a layout transform, a kernel that
+The kernels of lessons 01 to 09 read the input as it lies in memory. Now a layout transform, a kernel that
 runs first, writes the input in another order: the order in which windows read it. That is the idea
-of the im2win paper. You should know what a kernel and a request are ([00](00_start_here.ipynb)) and
-the loops of [01_direct](01_direct.ipynb).
+of the im2win paper. You should have done [00](00_start_here.ipynb), [00b](00b_small_kernels.ipynb),
+[01](01_direct.ipynb) and [04](04_implicit_gemm.ipynb), whose stage m02 this lesson changes.
 """
 
 # %% setup=true
@@ -85,14 +85,15 @@ The memory that each way needs depends on the layer. The chart shows it for laye
 """
 
 # %%
-workspaces("i01_im2col", "m09", layers=("conv1", "conv3", "conv4", "conv5", "conv7", "conv9"))
+chosen = ("conv1", "conv3", "conv4", "conv5", "conv7", "conv9")
+workspaces({"im2col": "i01", "im2win": "m09"}, layers=chosen)
 
 # %% [markdown]
 """
 ## Your turn: the transform
 
 The tensor is `windows[i_n, i_c, o_h, place]`: image, channel, row of the output, and the place in this
-row. Equation 2 of the paper defines it (with other letters: its `m` is our `o_h`, its `k` our `column`):
+row. Equation 2 of the paper defines it, here in our letters:
 
 `windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, o_h * s_h + f_h, column]`
 
@@ -143,14 +144,16 @@ check(part_of("m09", make_transform=make_transform), "m09")
 """
 ## Your turn: the kernel on it
 
-The kernel is almost that of m02. A thread computes one output: it goes through the `K` terms of its
+The kernel is almost that of m02, which [lesson 04](04_implicit_gemm.ipynb) is about; the sizes `M`, `N` and `K` are
+those of the matrix product there. A thread computes one output: it goes through the `K` terms of its
 window and computes for each term which pixel and which weight meet. The only difference is that the
 window is contiguous in `windows`. The terms come in the window's order: first down a column, then
 on to the next column, then to the next channel.
 
 You are given the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
 output. Find the channel `i_c`, the filter's column `f_w` and row `f_h`, and the `pixel`. The window of
-output column `o_w` begins at the tensor's column `o_w * s_w`; the filter's next column is `d_w` further.
+output column `o_w` begins at the tensor's column `o_w * s_w`; the filter's next column is `d_w` further. (Comments name
+lines of the paper's Algorithm 2, which this kernel follows.)
 """
 
 # %% [markdown]
@@ -218,14 +221,15 @@ side_by_side({"m02": before, "m09": ours}, "requests to global memory", "sectors
 
 # %% [markdown]
 """
-The order that suits one thread on a CPU, number after number, does not suit a warp. Later requests use the
-hatched numbers. But the caches have to serve each sector several times.
+The order that suits one thread on a CPU, number after number, does not suit a warp. Later requests use the hatched
+numbers of the last picture, those for the other terms of the windows. So nothing is fetched for nothing, but the caches
+have to serve each sector several times.
 
 ## Find the bug
 
 (`find_pixel` is what you have written above.)
 
-This kernel is right, but it causes even more memory traffic. Compare the picture with the last one:
+This kernel is right, but it causes even more memory traffic than yours. Compare the picture with the last one:
 which outputs do neighbouring threads compute? Fix the kernel.
 """
 
@@ -243,9 +247,6 @@ stage_kernel(
 # %%
 one_request(traced(make_slow, "m09", problem), "windows", number=4)
 
-# %% check="rows"
-check(make_slow, "m09", at_most=1.1)
-
 # %% [markdown]
 """
 <details><summary>Tip: where does the window of the next thread begin?</summary>
@@ -259,7 +260,13 @@ begin in the tensor? Where would the window begin if thread 1 had the output to 
 Neighbouring threads should compute neighbouring *columns* of a row, as in lesson 01: so the column is the plain remainder
 of `n`, and the row a remainder and then a quotient. By what do you have to divide?
 </details>
+"""
 
+# %% check="rows"
+check(make_slow, "m09", at_most=1.1)
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 
@@ -268,17 +275,17 @@ measured_parts("m02", "m09", "m08")
 
 # %% [markdown]
 """
-m09 is slower than m02, and many times slower than m08. The paper expects this, too: it calls this
-algorithm *basic*.
+m09 is slower than m02. It is many times slower than m08, the stage of lesson 09, in which a block fetches numbers
+together and uses each of them many times. The paper expects this, too: it calls this algorithm *basic*.
 
 - m09 still makes all the divisions of m02, for every single term.
-- A warp's requests take more sectors, as you have seen.
+- A warp's requests take more sectors than those of m02, as you have seen.
 - The transform takes additional time, but it is the smallest part.
 
-So why is this order useful? Because it makes *float4 loads of the input possible*. m08 fetches the
-input one number at a time, because in the image a window's pixels begin anywhere and end after
-three. In the tensor they are contiguous. A float4 load needs contiguous numbers; m10, in the
-[next lesson](11_im2win_full.ipynb), uses such loads.
+So why is this order useful? Because it makes *float4 loads of the input possible*. A float4 load is one instruction
+that fetches four neighbours (lesson 08). m08 fetches the input one number at a time, because in the image only the
+pixels of one row of a window are neighbours: three of them for a 3 x 3 filter. In the tensor all numbers of a window's
+channel are neighbours. m10, in the [next lesson](11_im2win_full.ipynb), uses float4 loads.
 """
 
 # %%

@@ -5,9 +5,9 @@
 **You will be able to** write the whole of im2win: both layout transforms, float4 loads of windows, padded shared
 memory, and at the end all of it from an empty cell.
 
-m09 has the right order and a slow kernel; m08 has a fast kernel and the wrong order. m10 combines the
-right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3. You should have
-done [09](09_double_buffer.ipynb) and [10](10_im2win.ipynb).
+m09, the stage of lesson 10, has the right order and a slow kernel; m08, that of lesson 09, has a fast kernel and the
+wrong order. m10 combines the right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3.
+You should have done lessons [04](04_implicit_gemm.ipynb) to [10](10_im2win.ipynb); the capstone needs all of them.
 """
 
 # %% setup=true
@@ -16,15 +16,15 @@ import numpy as np
 from convlab import ConvProblem, Tile, trace_stage
 from convlab.ladder.layouts.im2win_layout import group_size, window_columns
 from convlab.lessons import algorithm_3, check, check_im2win, check_layout, im2win_orders
-from convlab.lessons import measured, measured_parts, one_request, part_of, side_by_side
-from convlab.lessons import time_mine, traced, whole_im2win
+from convlab.lessons import measured, measured_parts, one_request, packed_filter, part_of
+from convlab.lessons import side_by_side, time_mine, traced, whole_im2win
 
 # %% [markdown]
 """
 ## The idea
 
 One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
-Since m06 the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way,
+Since m06 (lesson 08) the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way,
 because in an image a window's pixels begin anywhere.
 
 In m09's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel,
@@ -118,11 +118,22 @@ transform writes the same tensor faster, through shared memory:
 
 ## Your turn: pack the filter
 
-The filter must have the order of the windows: columns of the filter, in a column rows, in a row channels, and zeros
-where the tensor has zeros. So term `k` of a sum is number `k % G` of filter column `k // G`. A kernel loads slices of
-`K_B` terms for `M_B` output channels, so these should lie together. Therefore `packed` holds one matrix for each
-`M_B` output channels. Such a matrix has `M_B` columns and a row for each term; `K_P` is the number of its rows, rounded
-up to whole slices.
+The filter must have the order of the windows. The picture shows six filters of two channels, with 3 rows and 2 columns
+each. `weight` is packed for tiles of `M_B = 4` output channels and slices of `K_B = 8` terms:
+"""
+
+# %%
+packed_filter(ConvProblem(1, 2, 4, 4, 6, kernel_size=(3, 2)), Tile(M_B=4, N_B=4, K_B=8))
+
+# %% [markdown]
+"""
+Look at the first column of the first matrix, which is filter 0. Its terms come column by column, in a column row by row,
+and in a row channel by channel. The `G` terms of a filter's column are a group, as in the tensor, and zeros fill up the
+group. So term `k` is number `k % G` of the group of filter column `k // G`.
+
+A kernel multiplies `M_B` output channels at a time, so `packed` has one matrix for each `M_B` of them. A matrix has `M_B`
+columns and `K_P` rows, one for each term; `K_P` is rounded up to whole slices. A slice is then contiguous (a frame in the
+picture). In NumPy:
 """
 
 
@@ -142,6 +153,7 @@ def packed_in_numpy(weight, problem, tile):
 """
 In the kernel below, number `e` of `packed` belongs to output channel `o_c` and term `k`; both are given. Find the
 filter's column `f_w`, row `f_h` and channel `i_c`, and write the weight, or 0 where there is none, to `packed[e]`.
+(`place` is again a number's place in its group, from 0 to `G - 1`.)
 
 <details><summary>Tip: where is there no weight?</summary>
 
@@ -182,8 +194,7 @@ Now the kernel. This is the paper's Algorithm 3, beside the lines of
 [m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) that do the same. You know every line:
 `S` is shared memory, `R` registers, `I` the tensor, `F` the filter. `vec_load` loads float4s from shared memory.
 `load` and `store` number the two buffers: one is filled while the other is read, and after each step they change
-roles. (The listing does not say where; our copy of the paper is a scan, and line 19 in it multiplies `R_I[1]` by
-itself. The arithmetic needs the line below.)
+roles. (Line 19 is as the arithmetic needs it; lesson [15](15_read_the_paper.ipynb) says what is printed there.)
 """
 
 # %%
@@ -195,8 +206,8 @@ Three things are not in the listing:
 
 - Lines 3, 4, 14 and 15 have two halves, as in lesson 09: `fetch` loads from global memory to registers, `store`
   stores to shared memory. m11 fetches the next slice *before* lines 9 to 12, so that their arithmetic hides the latency.
-- Lines 9 to 12 are one function, `two_steps`. `steps = unrolled(two_steps, range(0, K_B - 2, 2))` makes a function that
-  calls it for `k` = 0, 2, 4, ... with each `k` as a constant. The last two steps follow in the kernel.
+- Lines 9 to 12 are one function, `two_steps`, which the kernel calls for `k` = 0, 2, 4, ... The last two steps follow
+  in the kernel, as in lesson 09.
 - The listing says which slice is loaded, but not from where. That depends on the tensor, and it is your next task.
 
 The exercises show one part of m11 each. The check puts your part in the place of m11's.
@@ -359,8 +370,8 @@ side_by_side(launches, "requests to global memory", "sectors of global memory")
 
 # %% [markdown]
 """
-m11 makes far fewer requests, because each lane loads four numbers at a time. (It needs somewhat
-more sectors: here two lanes read eight neighbouring numbers of each window, and these often begin
+m11 makes far fewer requests than m08, because each lane loads four numbers at a time. (It needs somewhat
+more sectors than m08: here two lanes read eight neighbouring numbers of each window, and these often begin
 in the middle of a sector.) The counts do not show the saved arithmetic: m08 divides, takes
 remainders and compares for every single number of the input; m11 makes at most two comparisons per
 float4.
@@ -390,9 +401,6 @@ one_request(traced(make_unpadded, "m10", problem, tile), "S_I", "store")
 # %%
 one_request(trace_stage("m10", problem, tile).main, "S_I", "store")
 
-# %% check="skew"
-check(make_unpadded, "m10", at_most=1.1)
-
 # %% [markdown]
 """
 <details><summary>Tip: which lanes meet in a bank?</summary>
@@ -411,7 +419,13 @@ The shape of `S_I` is `(2 * K_B, N_B + 4)`. (In slices of 16 terms, which most l
 have, four lanes store into the same column. Then a padding of four numbers leaves a two-way bank
 conflict instead of a four-way conflict, and no other multiple of four is better.)
 </details>
+"""
 
+# %% check="skew"
+check(make_unpadded, "m10", at_most=1.1)
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 
@@ -425,7 +439,7 @@ time in every run, because every input is new. (Packing the filter takes almost 
 network that is no longer trained packs its filter once for all images.)
 
 On this layer the kernel gains more than the transform costs. On a layer with three channels, such
-as the first layer of a network, the kernel gains much less: a window has few terms, and a quarter
+as Conv7, the first layer of a network, the kernel gains much less: a window has few terms, and a quarter
 of them are zeros that only fill up the groups.
 """
 
@@ -437,45 +451,10 @@ measured("m01", "m08", "m11")
 
 # %% [markdown]
 """
-## Tuned
-
-[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) makes m10's kernel faster and keeps its
-idea, by four changes.
-
-- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share the numbers that they
-  read (`make_warp_tile`).
-- **The steps of k are unrolled.** The compiler does not unroll m08's loop over k, so each step
-  costs a counter and the computation of addresses. `unrolled(two_steps, ...)` makes a function that
-  calls `two_steps` with each `k` as a constant.
-"""
-
-# %% [markdown]
-"""
-- **A tile for each problem.** [tile_heuristic.py](../src/convlab/ladder/tile_heuristic.py) chooses
-  among eight shapes by a model of what the busiest SM has to do. With some shapes the threads do
-  not share a slice evenly. `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs
-  nothing where it is always true.
-- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without this call the
-  compiler moves the loads of the next slice behind most multiplications of this slice. Here this
-  hardly matters, because an SM has other resident blocks to run. With a single image an SM may have
-  no other block, and then this one line saves a fifth to a quarter of the time on layers with long
-  sums ([measured](../docs/notes/fast.md)).
-
-Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first two.
-With all four changes the kernel takes four fifths of the time, on average over twelve layers.
-[fast.md](../docs/notes/fast.md) tells what else was tried. For example, fetching ahead gains hardly
-anything where an SM has other blocks to run.
-
-Could a kernel have this order without the transform's pass over memory? The
-[next lesson](12_fused_im2win.ipynb) shows such a kernel.
-"""
-
-# %% [markdown]
-"""
 ## Capstone: im2win from an empty cell
 
-You have written every part of im2win, each in a frame of ours. Now write all of it, as plainly as you like: no double
-buffer, no warp tiles. Three functions return a kernel each:
+You have written every part of im2win, each in a frame of ours. Now write all of it, as plainly as you like, with one
+buffer for each slice and two barriers. Three functions return a kernel each:
 
 | function | its kernel | has |
 | --- | --- | --- |
@@ -483,14 +462,32 @@ buffer, no warp tiles. Three functions return a kernel each:
 | `make_packing(problem, tile)` | `packing(weight, packed)` | a thread for each number of the packed filter |
 | `make_kernel(problem, tile)` | `im2win(windows, packed, bias, output)` | blocks of `tile.threads` threads; `blockIdx.x` counts tiles of windows, `blockIdx.y` tiles of output channels |
 
-`windows`, `packed` and `output` have one dimension. The sizes are those of the lesson: `group_size(problem)`,
-`window_columns(problem)`, `tile.whole_slices(terms)`, `tile.rows`, `tile.columns` and so on.
+`windows`, `packed` and `output` have one dimension.
 """
 
 # %% [markdown]
 """
-The check tries each layout first, then all together on the problems on which m11 is tried. The memory traffic may be
-four times that of m11. A kernel with a thread for each output makes far more requests than that: use tiles in
+Sizes that a kernel uses are constants, which `make_kernel` computes before the kernel:
+
+| size | is |
+| --- | --- |
+| `G`, `W_w` | `group_size(problem)`, `window_columns(problem)`, as in this lesson |
+| `K_W` | `problem.W_f * G`, the terms of a window |
+| `K_P` | `tile.whole_slices(K_W)`, the terms rounded up to whole slices |
+| `M_B`, `N_B`, `K_B`, `M_T`, `N_T` | `tile.M_B` and so on |
+| `ROWS`, `COLUMNS` | `tile.rows`, which is `M_B // M_T`, and `tile.columns`, which is `N_B // N_T` |
+| `THREADS` | `tile.threads`, which is `ROWS * COLUMNS` |
+
+Thread `t` is in row `ty = t // COLUMNS`, column `tx = t % COLUMNS` of the block's threads. A shared array that float4s are
+loaded from or stored to needs `alignment=BYTES_16`, as in `cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)`: it
+then begins at a multiple of 16 bytes. `F_SLICE` is a name for its shape, because a shape in a kernel is a constant.
+"""
+
+# %% [markdown]
+"""
+The check tries each layout first, then all together on the problems on which m11 is tried. You can also check a layout
+alone: `check_layout(make_transform, windows_in_numpy, "input")`, `check_layout(make_packing, packed_in_numpy, "weight")`.
+The memory traffic may be four times that of m11. A kernel with a thread for each output makes far more requests than that: use tiles in
 shared memory, and sums in registers. The kernel must load `windows` and `packed` as float4s; the check counts its scalar
 loads of both.
 """
@@ -551,7 +548,42 @@ time_mine(whole_im2win(make_transform, make_packing, make_kernel), "m11")
 """
 You have written a paper's algorithm from nothing. `convlab check` takes such a kernel from a file:
 [check your own kernel](../docs/check.md). What makes m11 faster than a plain im2win is in lessons 08 and 09 and in the
-section "Tuned" above: try one of these in your kernel, and time it again.
+section "Tuned" below: try one of these in your kernel, and time it again.
+"""
+
+# %% [markdown]
+"""
+## Tuned
+
+[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) makes m10's kernel faster and keeps its
+idea, by four changes.
+
+- **A warp is 4 x 8 threads** instead of 2 x 16, so that more lanes share the numbers that they
+  read (`make_warp_tile`).
+- **The steps of k are unrolled.** The compiler does not unroll m08's loop over k, so each step
+  costs a counter and the computation of addresses. `unrolled(two_steps, ...)` makes a function that
+  calls `two_steps` with each `k` as a constant.
+"""
+
+# %% [markdown]
+"""
+- **A tile for each problem.** [tile_heuristic.py](../src/convlab/ladder/tile_heuristic.py) chooses
+  among eight shapes by a model of what the busiest SM has to do. With some shapes the threads do
+  not share a slice evenly. `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs
+  nothing where it is always true.
+- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without this call the
+  compiler moves the loads of the next slice behind most multiplications of this slice. Here this
+  hardly matters, because an SM has other resident blocks to run. With a single image an SM may have
+  no other block, and then this one line saves a fifth to a quarter of the time on layers with long
+  sums ([measured](../docs/notes/fast.md)).
+
+Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first two.
+With all four changes the kernel takes four fifths of the time, on average over twelve layers.
+[fast.md](../docs/notes/fast.md) tells what else was tried. For example, fetching ahead gains hardly
+anything where an SM has other blocks to run.
+
+Could a kernel have this order without the transform's pass over memory? The
+[next lesson](12_fused_im2win.ipynb) shows such a kernel.
 """
 
 # %% [markdown]

@@ -4,15 +4,15 @@
 
 **You will be able to** write a multistage pipeline of asynchronous copies, and wait for the right one.
 
-m11 writes the im2win tensor to global memory, and then reads it again. In this lesson each block makes the
+m11, the stage of lesson 11, writes the im2win tensor to global memory, and then reads it again. In this lesson each block makes the
 slice that it needs, in shared memory, from the input. This goes beyond the paper. Four stages lead there:
 
 | stage | adds |
 | --- | --- |
 | m12 | asynchronous copies in a multistage pipeline |
 | m13 | windows copied from the input: no tensor is left |
-| m14 | an epilogue that stores whole sectors |
-| m15 | split-K for few outputs, and slices of any depth |
+| m14 | an **epilogue** (the code after the loop) that stores whole sectors |
+| m15 | **split-K** for few outputs: several blocks share the terms of each sum; and slices of any depth |
 
 You should have done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb).
 """
@@ -69,7 +69,8 @@ copy writes a zero. You need three calls:
 
 The copies need no registers, so more than one slice can be in flight. Shared memory is a **multistage pipeline**
 of `DEPTH` stages, usually three: while the block multiplies the slice in one stage, the next two slices arrive
-in the others. The index of a stage is `pipe`.
+in the others. The index of a stage is `pipe`. When the next slice is needed, `IN_FLIGHT = DEPTH - 2` later slices may
+still be in flight.
 """
 
 # %%
@@ -145,7 +146,7 @@ check_prefetch(part_of("m13", make_kernel=make_kernel), "m13")
 """
 ## What the memory sees
 
-m15 makes even more multiplications between the request for a number and the use of this number:
+Between the request for a number and the use of this number, m15 makes even more multiplications than m08 does:
 """
 
 # %%
@@ -192,9 +193,6 @@ stage_kernel(
 # %%
 pipeline_stages(event_log("m13", part_of("m13", make_kernel=make_slow)))
 
-# %% check="impatient"
-check_prefetch(part_of("m13", make_kernel=make_slow), "m13")
-
 # %% [markdown]
 """
 <details><summary>Tip: for how many slices does a thread have to wait here?</summary>
@@ -205,7 +203,13 @@ check_prefetch(part_of("m13", make_kernel=make_slow), "m13")
 
 The thread needs only the next slice. The groups of the `IN_FLIGHT` slices after it may stay in flight.
 </details>
+"""
 
+# %% check="impatient"
+check_prefetch(part_of("m13", make_kernel=make_slow), "m13")
+
+# %% [markdown]
+"""
 ## On a real GPU
 """
 
@@ -225,7 +229,7 @@ the input.
 The [results](../docs/results.md) compare m15 with libraries, and
 [how it came to be fast](../docs/notes/fast.md) tells what was tried. Two stages refine the kernel above. m14
 lets the lanes of a warp store whole sectors. m15 is for small problems: if there are few outputs, several
-blocks share the slices of each sum (**split-K**).
+blocks share the slices of each sum (split-K).
 """
 
 # %% [markdown]

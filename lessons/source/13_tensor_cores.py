@@ -6,8 +6,8 @@
 
 On the main route every thread multiplies for itself. A GPU also has **tensor cores**: with them a whole warp
 multiplies two small matrices with one instruction, which is many times faster but much less exact. The route
-`t` makes the result exact again, beyond the paper. t01 replaces m05's micro-kernel, t02 adds the window
-copies and the pipeline of lesson 12, and t03, the stage of this lesson, splits each number only once. You
+`t` makes the result exact again, beyond the paper. t01 replaces the micro-kernel of m05 (lesson 07), t02 adds the window
+copies and the pipeline of m13 (lesson 12), and t03, the stage of this lesson, splits each number only once. You
 should have done [07](07_microkernel.ipynb) and [12](12_fused_im2win.ipynb).
 """
 
@@ -28,7 +28,7 @@ from convlab.lessons import who_holds_what
 ## The idea: 32 lanes hold a matrix together
 
 `d = mma_tf32(a, b, c)` computes `D = A @ B + C` ("matrix multiply-add"). `A` is 16 x 8, `B` is 8 x 8, `C` and
-`D` are 16 x 8. That is 1,024 multiply-adds, where a warp of m15 does 32 at a time.
+`D` are 16 x 8. That is 1,024 multiply-adds, where a warp without tensor cores does 32 at a time.
 
 No thread needs the whole matrices: they are spread over the registers of the warp. Each lane holds
 four numbers of `A`, two of `B`, and four each of `C` and `D`. Each lane passes *its* numbers to the
@@ -163,7 +163,7 @@ hold the whole small part, so t03 is less exact than float32.)
 ## Your turn: make it accurate
 
 This is the inner loop of t03. The slices `S_F` (filter) and `S_I` (windows) are in shared memory as
-in m15. A lane's sums are in `R_O`, which has `M_T` rows and `N_T` columns. The picture shows which
+in m15, the last stage of lesson 12. A lane's sums are in `R_O`, which has `M_T` rows and `N_T` columns. The picture shows which
 outputs of a small tile the lanes have:
 """
 
@@ -273,7 +273,7 @@ side_by_side(launches, *counts)
 t03 computes three products for one, which takes three times the operations. But in m15 every thread
 reads the numbers that *it* multiplies, and many threads of a warp read the same numbers. In t03 the
 lanes share: each number of a matrix is in one lane's registers, and the tensor core brings it to
-all lanes that need it. So the kernel makes fewer requests to shared memory, although each number of
+all lanes that need it. So the kernel makes fewer requests to shared memory than m15, although each number of
 the filter is now two numbers.
 
 ## Find the bug
@@ -304,9 +304,6 @@ def few_rows(A, B, C):
 # %%
 who_holds_what(few_rows, rows=5, lane=5)
 
-# %% check="rows"
-check_one_warp(few_rows, rows=(16, 11, 5))
-
 # %% [markdown]
 """
 <details><summary>Tip: which numbers of <code>B</code> are grey, and which lanes hold them?</summary>
@@ -318,7 +315,13 @@ The lanes without a row of `A` hold numbers of `B` all the same, which other lan
 Every lane must reach the product. A lane without a row passes zeros for this row, and does not
 write it; the given functions see to both.
 </details>
+"""
 
+# %% check="rows"
+check_one_warp(few_rows, rows=(16, 11, 5))
+
+# %% [markdown]
+"""
 A GPU shows no message: the result is undefined. In t03 the last tiles also reach past `M` and `N`.
 There t03 multiplies zeros and unneeded windows, and checks bounds only when it writes.
 

@@ -6,7 +6,8 @@
 
 So far you have counted requests. This lesson is about seconds: how to measure a kernel, which
 mistakes are usual, and what the ladder's numbers say. With a GPU you can measure your own kernels;
-without a GPU you have the stored results of an NVIDIA H200. You should have done a few stages.
+without a GPU you have the stored results of an NVIDIA H200. You should have done a few stages, among them
+[04](04_implicit_gemm.ipynb), which introduces `M`, `N` and `K`.
 """
 
 # %% setup=true
@@ -37,7 +38,7 @@ measurement:
 
 To show each effect, the next cell uses a pretended GPU whose right answer is known. Its kernel
 takes 1.0 milliseconds if it reads from memory and 0.7 if it reads from the cache. It has four
-methods: `launch()`, `wait()`, `flush_cache()`, and `clock()`, which returns the time in
+methods: `launch()`, `wait()`, `flush_cache()`, which empties the cache, and `clock()`, which returns the time in
 milliseconds.
 """
 
@@ -174,9 +175,6 @@ def measure(gpu, repeats):
 found = {f"{cold} ms": measure(PretendGPU(cold, cached), 21) for cold, cached in ((1.0, 0.7), (5.0, 4.0))}
 as_bars(found, "milliseconds", "What the function above finds for two kernels of 1 and 5 milliseconds:")
 
-# %% check="stopwatch"
-check_function(measure, pretended, gpus((1.0, 0.7), (5.0, 4.0), (3.0, 1.0)), within=0.03)
-
 # %% [markdown]
 """
 <details><summary>Tip: which of the four effects from the beginning does this function prevent?</summary>
@@ -193,7 +191,13 @@ average than the mean.
 `gpu.flush_cache()` is work for the GPU, too. If you do not call `gpu.wait()` after it and before you read the clock, you
 measure it as well.
 </details>
+"""
 
+# %% check="stopwatch"
+check_function(measure, pretended, gpus((1.0, 0.7), (5.0, 4.0), (3.0, 1.0)), within=0.03)
+
+# %% [markdown]
+"""
 This repository measures in the same way, with two refinements. The GPU itself takes the times,
 between two marks in its queue (CUDA events). The answer is checked before *and after* the
 measurement, so that no wrong kernel can look fast ([measuring](../docs/measuring.md)).
@@ -233,8 +237,8 @@ The charts show three things:
 
 - Most of the gain lies between m02 and m05, in the steps that fetch a number once and use it many
   times.
-- Not every step is a gain. For example, m02 and m09 are slower than the stages that they build on, but
-  later stages need their idea.
+- Not every step is a gain. For example, m02 (the matrix product without its matrix) and m09 (im2win's order) are slower
+  than the stages that they build on, but later stages need their idea.
 - The speeds alone do not show how near a stage is to the limit. A GPU has a highest speed of
   arithmetic and a highest speed of memory, and one of the two limits each layer: see the
   [roofline](../docs/measuring.md#the-roofline).

@@ -5,8 +5,8 @@
 **You will be able to** check a paper's claims, figures and listings against code that works.
 
 The ladder follows a paper: *Im2win: An Efficient Convolution Paradigm on GPU* by Lu, Chu, Guo and
-Liu ([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). You have written most of what is in it.
-Now read it with the paper open beside this page. People write papers, so this paper has slips, too.
+Liu ([arXiv 2306.14316](https://arxiv.org/abs/2306.14316)). In lessons 01 to [11](11_im2win_full.ipynb), which you
+should have done, you have written most of what is in it. Now read it with the paper open beside this page. People write papers, so this paper has slips, too.
 Finding them is part of reading.
 """
 
@@ -101,11 +101,11 @@ check_function(sizes, wanted_sizes, [(problem,) for problem in (figure_1, *layer
 The abstract claims 23.1 % less memory than im2col with cuBLAS. Figure 3 has no exact numbers, so
 the next chart shows what our stages store beside input, filter and output on the paper's twelve
 layers. PyTorch makes im2col's matrix for one image at a time, and uses its memory again for the
-next image. The third bar is a stage that does the same:
+next image. The third bar of each layer is a stage that does the same:
 """
 
 # %%
-workspaces("i01_im2col", "m09", "i02_im2col_per_image")
+workspaces({"im2col, all images": "i01", "im2win": "m09", "im2col, one image": "i02"})
 
 # %% [markdown]
 """
@@ -142,9 +142,6 @@ stage_kernel(
     hidden=("of_output",),
 )
 
-# %% check="printed"
-check(make_printed, "m09")
-
 # %% [markdown]
 """
 <details><summary>Tip: what are the tensor's rows?</summary>
@@ -157,15 +154,17 @@ this one row of the tensor.
 The third index is `o_h` alone. The fourth is the place in the row, by Equation 2: the pixels of a column follow each other,
 `H_f` of them, and then comes the next column. The column is the first column of the window plus the column in the filter.
 </details>
-"""
-
-# %% [markdown]
-"""
 <details><summary>Tip: the code</summary>
 
 The pixel's column in the tensor is `o_w * s_w + f_w * d_w`.
 </details>
+"""
 
+# %% check="printed"
+check(make_printed, "m09")
+
+# %% [markdown]
+"""
 Such a slip is no shame: the authors' program is right, and only the lines of the listing were
 copied. But a reader who implements the listing notices the slip late. The page
 [from paper to code](../docs/papers.md) lists the other slips that we noticed, line by line, with

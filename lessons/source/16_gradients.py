@@ -6,7 +6,7 @@
 already have, write a kernel for the other, and train a small network with them.
 
 You should have done [01_direct](01_direct.ipynb) and [02_channel_parallel](02_channel_parallel.ipynb).
-The rest of the ladder is not needed. The two stages are a route of their own, `g`. Everything runs with NumPy; PyTorch is an extra at the end.
+The rest of the ladder is not needed. Two stages, g01 and g02, are a route of their own, `g`. Everything runs with NumPy; PyTorch is an extra at the end.
 """
 
 # %% setup=true
@@ -48,7 +48,7 @@ instead of one: one forward and two backward.
 """
 ### By hand
 
-Take one row of four pixels `x` and a filter of two taps `w`:
+Take one row of four pixels `x` and a filter `w` of two numbers, its **taps**:
 
 ```
 y[0] = x[0] w[0] + x[1] w[1]
@@ -300,6 +300,24 @@ outputs, filters = numbers(*problem.output_shape), numbers(*problem.weight_shape
 zeros = np.zeros(problem.input_shape, np.float32)
 what_is_wrong(scatter, 1, 64, outputs, filters, zeros)
 
+# %% [markdown]
+"""
+<details><summary>Tip: who else adds to this pixel?</summary>
+
+Thread 0 adds to pixels 0 to 2 of a row, thread 1 to pixels 1 to 3. Both read the old sum, both add
+to it, and the later write overwrites the earlier one.
+</details>
+<details><summary>Tip: the plan</summary>
+
+The addition must read, add and write in one step that no other thread can interrupt. Lesson
+[02](02_channel_parallel.ipynb) has such an addition.
+</details>
+<details><summary>Tip: the code</summary>
+
+`of_input` has four dimensions, so the place is a tuple: `cuda.atomic.add(of_input, (i_n, ...), product)`.
+</details>
+"""
+
 # %% check="scatter"
 def wanted_input(of_output, weight):
     N_i, C_o, H_o, W_o = of_output.shape
@@ -318,21 +336,6 @@ check_kernel(
 
 # %% [markdown]
 """
-<details><summary>Tip: who else adds to this pixel?</summary>
-
-Thread 0 adds to pixels 0 to 2 of a row, thread 1 to pixels 1 to 3. Both read the old sum, both add
-to it, and the later write overwrites the earlier one.
-</details>
-<details><summary>Tip: the plan</summary>
-
-The addition must read, add and write in one step that no other thread can interrupt. Lesson
-[02](02_channel_parallel.ipynb) has such an addition.
-</details>
-<details><summary>Tip: the code</summary>
-
-`of_input` has four dimensions, so the place is a tuple: `cuda.atomic.add(of_input, (i_n, ...), product)`.
-</details>
-
 ## What the memory sees
 
 Both kernels are right now. The chart shows their counts on the same gradient:

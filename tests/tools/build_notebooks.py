@@ -1,7 +1,8 @@
 """Make the lessons' notebooks from their sources, and run them to store their outputs.
 
 ``python tests/tools/build_notebooks.py [NAME...]`` in a checkout writes ``lessons/NAME.ipynb`` and
-``lessons/solutions/NAME.ipynb`` of the lessons named, or of all. With ``--for-nbgrader FOLDER`` it
+``lessons/solutions/NAME.ipynb`` of the lessons named, or of all. With ``--texts`` it runs nothing
+where only texts have changed: cells of code keep their outputs. With ``--for-nbgrader FOLDER`` it
 writes nbgrader's source notebooks there instead.
 """
 
@@ -120,6 +121,22 @@ def execute(made: Any, folder: Path) -> None:
             output.get("data", {}).pop(WIDGET, None)  # it needs the kernel that made it
 
 
+def with_stored_outputs(made: Any, path: Path) -> bool:
+    """Give a notebook's cells of code the outputs that are stored for them. Returns False, and
+    changes nothing, unless the stored notebook has the same code."""
+    import nbformat
+
+    stored = nbformat.read(path, as_version=4) if path.exists() else nbformat.v4.new_notebook()
+    code, before = (
+        [cell for cell in one.cells if cell.cell_type == "code"] for one in (made, stored)
+    )
+    if [cell.source for cell in code] != [cell.source for cell in before]:
+        return False
+    for cell, same in zip(code, before, strict=True):
+        cell.outputs, cell.execution_count = same.outputs, same.execution_count
+    return True
+
+
 def lessons_named(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 ) -> tuple[argparse.Namespace, list[Lesson]]:
@@ -138,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python tests/tools/build_notebooks.py", description=__doc__
     )
     parser.add_argument("--for-nbgrader", type=Path, metavar="FOLDER")
+    parser.add_argument("--texts", action="store_true", help="keep the outputs of unchanged code")
     options, lessons = lessons_named(parser, arguments)
     for lesson in lessons:
         if options.for_nbgrader is not None:
@@ -146,7 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         for kind in (LEARNER, SOLUTION):
             made, path = notebook(lesson, kind), place(lesson.name, kind)
-            execute(made, path.parent)
+            if not (options.texts and with_stored_outputs(made, path)):
+                execute(made, path.parent)
             _write(path, made)
     return 0
 
