@@ -80,9 +80,9 @@ def test_a_worker_with_another_gpu_is_refused(
 ) -> None:
     own = gpu_workers.measured_layer
 
-    def measured_layer(told: Any, seconds: float) -> gpu_workers.Measured:
-        found = own(told, seconds)
-        if any(one.layer == "conv12" for one in told):
+    def measured_layer(named: Any, seconds: float) -> gpu_workers.Measured:
+        found = own(named, seconds)
+        if any(one.layer == "conv12" for one in named):
             gpu = found.environment["gpu"] | {"name": "another GPU"}
             machine = replace(found.machine, device="another GPU")
             found = found._replace(machine=machine, environment=found.environment | {"gpu": gpu})
@@ -126,9 +126,9 @@ def changed_workers(
     """Give the workers, or the one that measures the layer, other packages and another source."""
     measured_layer = gpu_workers.measured_layer
 
-    def changed(told: Any, seconds: float) -> gpu_workers.Measured:
-        found = measured_layer(told, seconds)
-        if layer is not None and layer not in {one.layer for one in told}:
+    def changed(named: Any, seconds: float) -> gpu_workers.Measured:
+        found = measured_layer(named, seconds)
+        if layer is not None and layer not in {one.layer for one in named}:
             return found
         environment = found.environment | {"packages": found.environment["packages"] | packages}
         return found._replace(environment=environment, code=code)

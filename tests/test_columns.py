@@ -26,7 +26,8 @@ from convlab.commands.doctor import doctor_table
 from convlab.commands.ladder_table import COUNTS, ladder_table
 from convlab.commands.lint_tables import differences_table, lint_table
 from convlab.commands.stages import stages_table
-from convlab.commands.tune import Tuned, _tiles_table, _tuned_table
+from convlab.commands.tune import _tiles_table, _tuned_table
+from convlab.commands.tuned_problems import Tuned
 from convlab.ladder import BACKWARD, LADDER, Tile
 from convlab.lessons.source import folder_of
 from convlab.measuring import ladder_run as ladder

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from convlab import Trace, checking, trace, trace_stage
 from convlab.commands import tune
 from convlab.commands.cli import app
+from convlab.commands.tuned_problems import Tuned
 from convlab.ladder import LADDER, Program, stage_named
 from convlab.measuring import ladder_run as ladder
 from convlab.measuring import machine as doctor
@@ -48,7 +49,7 @@ def documents() -> dict[str, Any]:
     program_lint = LintedKernel("k", "int64", "sm_90", lines=uses).as_json()
     linted = KernelRow("m01", "k", "conv9", "-", "sm_90", 1, 2, 0, 0, 0, (), {}, ())
     row, tile = SimpleNamespace(time_ms=1.0, time_spread=1.0, reason="why"), m15.tiny_tile
-    tuned = tune.Tuned("conv9", paper_layer("conv9"), tile, {tile: row})
+    tuned = Tuned("conv9", paper_layer("conv9"), tile, {tile: row})
     measured = sample(layers=["conv12"])
     one = replace(measured.row("conv12", 128, "m01_direct"), clocks_mhz=CLOCKS)
     measured.rows, measured.missing = {one.key: one}, {one.key: None}

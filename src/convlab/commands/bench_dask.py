@@ -37,7 +37,7 @@ def bench_on_workers(
 
     Refuses workers whose GPUs, versions or code differ: their rows cannot stand in one table.
     Ctrl-C keeps the layers that are measured."""
-    from convlab.measuring.gpu_workers import gpu_workers, kind
+    from convlab.measuring.gpu_workers import gpu_workers, worker_identity
     from convlab.measuring.results import Results, open_results, set_aside
 
     started = time.monotonic()
@@ -49,7 +49,8 @@ def bench_on_workers(
             first = workers.first
             command = shlex.join(["convlab", *words])
             known = first.environment | {"command": command}
-            results = Results(first.machine, known, kind(first), commands=[command])
+            identity = worker_identity(first)
+            results = Results(first.machine, known, identity, commands=[command])
             left = {*results.take_up(older, [case.key for case in cases], again)}
             todo = {case.key: case for case in cases if case.key in left}
             _say(console, f"runs on  workers at {address}, each with {results.device}")

@@ -15,8 +15,9 @@ BAD, GOOD, DOUBTFUL = "bold red", "green", "yellow"
 
 
 @contextmanager
-def progress(steps: Sequence[str]) -> Iterator[Callable[[], None]]:
-    """A bar on standard error that goes away; yields what to call after each step."""
+def progress(steps: Sequence[str], label: str | None = None) -> Iterator[Callable[[], None]]:
+    """A bar on standard error that goes away; yields what to call after each step. ``label`` stands
+    beside it where steps end in no known order, otherwise the name of the next step."""
     console = Terminal(stderr=True)
     with Progress(
         TextColumn("{task.description}", markup=False),
@@ -28,8 +29,9 @@ def progress(steps: Sequence[str]) -> Iterator[Callable[[], None]]:
         disable=not console.is_terminal,
         refresh_per_second=4,
     ) as bar:
-        upcoming = iter([*steps[1:], "done"])
-        task = bar.add_task(steps[0], total=len(steps))
+        shown = [*steps, "done"] if label is None else [label] * len(steps) + ["done"]
+        upcoming = iter(shown)
+        task = bar.add_task(next(upcoming), total=len(steps))
         yield lambda: bar.update(task, advance=1, description=next(upcoming))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -11,60 +11,17 @@ from rich.console import Console
 from rich.text import Text
 
 from convlab.commands import display, exits, options, output_files, requirements
-from convlab.commands.tune_rows import measuring
+from convlab.commands.tune_gpus import measuring
+from convlab.commands.tuned_problems import Tuned, measure_tiles
 from convlab.problems import workloads
 from convlab.problems.problem import ConvProblem
 from convlab.support.columns import Columns
 
 if TYPE_CHECKING:
     from convlab.ladder import Stage, Tile
-    from convlab.measuring.cases import BenchCase
-    from convlab.measuring.results import ResultRow
     from convlab.running.engines import Engine
 
 TILES, OTHER_CACHE = "the file of tiles", "remove it, or set CONVLAB_CACHE to another folder"
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """A problem, its name, and each measured tile's row; ``model`` is the heuristic's tile."""
-
-    name: str
-    problem: ConvProblem
-    model: Tile
-    rows: dict[Tile, ResultRow]
-
-    def ms(self, tile: Tile | None) -> float | None:
-        """The median time of a tile; None where there is none."""
-        return self.rows[tile].time_ms if tile in self.rows else None
-
-    @property
-    def best(self) -> Tile | None:
-        """The fastest; None where none has a time."""
-        times = {tile: ms for tile in self.rows if (ms := self.ms(tile)) is not None}
-        return min(times, key=times.__getitem__, default=None)
-
-    @property
-    def ratio(self) -> float | None:
-        """The time of the heuristic's tile over the best time; None where either has none."""
-        model, best = self.ms(self.model), self.ms(self.best)
-        return model / best if model and best else None
-
-    def as_json(self) -> dict[str, object]:
-        """Return this problem's part of the document of ``convlab tune --json``."""
-        return {
-            "name": self.name,
-            "problem": str(self.problem),
-            "flops": self.problem.flops,
-            "model": astuple(self.model),
-            "best": self.best and astuple(self.best),
-            "ratio": self.ratio,
-            "tiles": [
-                {"tile": astuple(tile), "time_ms": row.time_ms, "time_spread": row.time_spread,
-                 "error": row.reason}
-                for tile, row in self.rows.items()
-            ],
-        }  # fmt: skip
 
 
 def tune(
@@ -113,12 +70,10 @@ def tune(
 
     with requirements.numba_needed():
         from convlab.ladder import candidates, stage_named
-        from convlab.measuring.cases import crossed
-        from convlab.measuring.systems import of_stage
         from convlab.running.able_stages import check_runs
         from convlab.running.engines import EngineUnavailable
         from convlab.running.plans import tile_by_rule
-        from convlab.running.tuned import remember, tiles_file
+        from convlab.running.tuned import tiles_file
         from convlab.support.cache_folder import cache_folder
     with exits.refusing(ValueError, EngineUnavailable, OSError, RuntimeError):
         chosen = stage_named(stage)
@@ -133,33 +88,28 @@ def tune(
         cache_folder().mkdir(parents=True, exist_ok=True)
     output_files.check_writable(TILES, tiles_file(), OTHER_CACHE)
 
-    by_name: dict[str, Tuned] = {}
-    own: dict[str, Tile] = {}
-    cases: list[BenchCase] = []
-    for name, one in problems.items():
-        systems = [of_stage(chosen, tile) for tile in tiles[name]]
-        own |= {system.name: tile for system, tile in zip(systems, tiles[name], strict=True)}
-        cases += crossed({name: one}, systems)
-        rule = cast("Tile", tile_by_rule(one, chosen, engine))  # tiles have a rule
-        by_name[name] = Tuned(name, one, rule, {})
+    problems_tuned = [
+        Tuned(
+            name,
+            one,
+            cast("Tile", tile_by_rule(one, chosen, engine)),  # tiles have a rule
+            {},
+        )
+        for name, one in problems.items()
+    ]
     done, stopped = 0, False
     try:
         steps = [f"{name} {tile}" for name in problems for tile in tiles[name]]
-        with display.progress(steps if dask is None else ["measuring"] * len(steps)) as advance:
-            for row in gpus.rows(cases):
-                tuned = by_name[row.layer]
-                tuned.rows[own[row.system]] = row
+        # Workers measure several problems at once, so no step is the next one.
+        label = None if dask is None else "measuring"
+        with display.progress(steps, label) as advance:
+            for complete in measure_tiles(gpus, chosen, problems_tuned, tiles):
                 advance()
-                if len(tuned.rows) < len(tiles[row.layer]):
-                    continue
-                best = tuned.best
-                if best is not None and (ms := tuned.ms(best)) is not None:
-                    with exits.refusing(OSError):
-                        remember(tuned.problem, chosen, engine.device, best, ms)
-                done += 1
+                if complete:
+                    done += 1
     except KeyboardInterrupt:
         stopped = True
-    found = [tuned for tuned in by_name.values() if tuned.rows]
+    found = [tuned for tuned in problems_tuned if tuned.rows]
     if len(found) == 1:  # one tile per line, otherwise one problem per line
         console.print(Text(f"{found[0].problem} on {engine.device}"), "", sep="\n")
         console.print(_tiles_table(found[0]))

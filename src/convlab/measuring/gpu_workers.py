@@ -3,7 +3,7 @@
 
 A worker measures one layer at a time and alone: it must have one thread, and a GPU that no other
 worker has (``CUDA_VISIBLE_DEVICES``). Rows of different GPUs stand in one document only if these
-have the same name, driver, versions and code: :func:`kind` is the word for these.
+have the same name, driver, versions and code: :func:`worker_identity` stands for these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from convlab.support import dask_workers
 IDLE_SECONDS = 20.0  # how long to wait for a busy GPU
 
 
-class Told(NamedTuple):
+class NamedCase(NamedTuple):
     """A case by names, which travel to a worker as systems do not: layer, problem, system."""
 
     layer: str
@@ -47,13 +47,14 @@ class Measured(NamedTuple):
     code: str
 
 
-def kind(measured: Measured) -> str:
-    """Return a short word for all that rows must have in common, but for the GPU's own number."""
+def worker_identity(measured: Measured) -> str:
+    """Return the identity that two workers' rows must share: GPU model, driver, versions and
+    source."""
     return identity(measured.environment, None, measured.code)
 
 
 def difference(first: Measured, other: Measured) -> str:
-    """Return what another worker has that the first has not, in words."""
+    """Return how another worker differs from the first."""
     named = {"gpu": "GPU", "compiler": "compiler", "python": "Python"}
     here, there = first.environment, other.environment
     differs = [f"another {word}" for name, word in named.items() if here.get(name) != there[name]]
@@ -67,7 +68,7 @@ def difference(first: Measured, other: Measured) -> str:
     return f"{' and '.join(differs) or 'another source'} than the first ({machines})"
 
 
-def measured_layer(told: Sequence[Told], row_seconds: float) -> Measured:
+def measured_layer(named: Sequence[NamedCase], row_seconds: float) -> Measured:
     """Measure these cases of a layer on this worker's GPU. Raises ``RuntimeError`` for a GPU that
     stays busy: times would mean nothing."""
     until = time.monotonic() + IDLE_SECONDS
@@ -75,7 +76,7 @@ def measured_layer(told: Sequence[Told], row_seconds: float) -> Measured:
         if time.monotonic() > until:
             raise RuntimeError(f"a worker's GPU is busy: {busy}")
         time.sleep(1)
-    cases = [all_cases.BenchCase(one.layer, one.problem, system_named(one.system)) for one in told]
+    cases = [all_cases.BenchCase(one.layer, one.problem, system_named(one.system)) for one in named]
     with all_cases.open_bench(row_seconds) as bench:
         rows = tuple(all_cases.run(cases, bench)) if cases else ()
     return Measured(bench.machine, bench.environment, rows, bench.gpu, code_fingerprint())
@@ -97,20 +98,22 @@ class GpuWorkers:
         What a worker raises is raised here, and ``ValueError`` for a worker that is not like the
         first. Layers that no worker has begun are then taken back.
         """
-        of_layer: dict[str, list[Told]] = {}
+        of_layer: dict[str, list[NamedCase]] = {}
         for case in cases:
-            told = Told(case.layer, case.problem, case.system.name)
-            of_layer.setdefault(case.layer, []).append(told)
+            named = NamedCase(case.layer, case.problem, case.system.name)
+            of_layer.setdefault(case.layer, []).append(named)
         futures = [
-            self._pool.submit(measured_layer, told, self._row_seconds) for told in of_layer.values()
+            self._pool.submit(measured_layer, named, self._row_seconds)
+            for named in of_layer.values()
         ]
         try:
             for future in as_completed(futures):
                 measured = future.result()
-                if kind(measured) != kind(self.first):
-                    other = difference(self.first, measured)
-                    must = "all must have the same"
-                    raise ValueError(f"a worker at {self.address} has {other}: {must}")
+                if worker_identity(measured) != worker_identity(self.first):
+                    raise ValueError(
+                        f"a worker at {self.address} has {difference(self.first, measured)}: all "
+                        "must have the same"
+                    )
                 yield measured
         finally:
             for future in futures:
@@ -126,12 +129,18 @@ def gpu_workers(address: str, row_seconds: float) -> Iterator[GpuWorkers]:
         try:
             first = pool.submit(measured_layer, (), row_seconds).result()
         except (ImportError, AttributeError, TypeError) as error:  # of other source than this
-            said = f"the workers at {address} cannot run this version of convlab: {error}"
-            raise ValueError(said) from error
+            raise ValueError(
+                f"the workers at {address} cannot run this version of convlab: {error}"
+            ) from error
         if first.code != code_fingerprint():
             theirs, own = first.environment["packages"].get("convlab"), version("convlab")
-            said = f"convlab {theirs}, and this command is convlab {own}"
             if theirs == own:
-                said = f"another source of convlab {own} than this command"
-            raise ValueError(f"the workers at {address} have {said}: both must be the same")
+                raise ValueError(
+                    f"the workers at {address} have another source of convlab {own} than this "
+                    "command: both must be the same"
+                )
+            raise ValueError(
+                f"the workers at {address} have convlab {theirs}, and this command is convlab "
+                f"{own}: both must be the same"
+            )
         yield GpuWorkers(address, first, pool, row_seconds)

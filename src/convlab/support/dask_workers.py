@@ -35,7 +35,9 @@ def dask_workers(address: str, *, one_thread: bool = False) -> Iterator[Executor
             raise ValueError(f"the Dask scheduler at {shown(address)} has no workers") from None
         for worker, threads in client.nthreads().items() if one_thread else ():
             if threads != 1:
-                said = f"{worker} has {threads} threads"
-                raise ValueError(f"worker {said}: start it with --nthreads 1, to measure alone")
+                raise ValueError(
+                    f"worker {worker} has {threads} threads: start it with --nthreads 1, to "
+                    "measure alone"
+                )
         executor: Executor = client.get_executor(retries=RETRIES, pure=False)
         yield executor
