@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -244,6 +245,34 @@ def test_sums_without_split_k_get_the_tile_that_is_best_for_these(options):
         assert costs[tile] == min(costs.values())
         changed += tile != plans.program_for(problem, stage, None, H200()).tile
     assert changed == len(FEW_OUTPUTS) - 1  # Conv12 has blocks enough for large ones
+
+
+@pytest.mark.parametrize("name", ["h03", "h04"])
+@pytest.mark.parametrize("sms", [78, 114, H200_SMS])
+def test_a_stage_of_one_block_per_sm_starts_as_many_as_the_gpu_has(name, sms):
+    class Gpu(Simulator):
+        is_gpu, device = True, "one that nobody tuned on"
+
+        def sm_count(self) -> int:
+            return sms
+
+    stage = stage_named(name)
+    problem = stage.adapted(ConvProblem(8, 3, 224, 224, 64, 7, stride=2, padding=3))
+    program = plans.program_for(problem, stage, None, Gpu())
+    assert math.prod(program.launches[-1].grid) == sms
+    assert program.tile == production_tile(stage, problem, sms)
+    on_simulator = plans.program_for(problem, stage, None, Simulator())
+    usual = stage.prepare(problem, stage.tiny_tile)
+    assert on_simulator.launches[-1].grid == usual.launches[-1].grid
+
+
+def test_the_tile_of_a_stage_of_one_block_per_sm_depends_on_the_number_of_sms():
+    """With one SM nothing is gained by more blocks, so the tile with the fewest slices wins."""
+    stage = stage_named("h03")
+    problem = stage.adapted(ConvProblem(1, 256, 14, 14, 256, 3, padding=1))
+    one, many = (production_tile(stage, problem, sms) for sms in (1, H200_SMS))
+    assert one.M_B * one.N_B > many.M_B * many.N_B
+    assert many == production_tile(stage, problem)
 
 
 def test_sums_are_split_where_sms_would_have_nothing_to_do():

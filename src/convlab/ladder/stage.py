@@ -267,13 +267,14 @@ def tile_program(
 @dataclass(frozen=True)
 class Tiles:
     """``tiny``: the tile for a quick run on a simulator. ``model``: the tile for counts on a
-    simulator. On a GPU: ``production(problem)`` if given; else the tile that the cost model
-    ``heuristic`` chooses (:mod:`convlab.ladder.tile_heuristic`); else the paper's tile."""
+    simulator. On a GPU: ``production(problem)`` if given, or ``production(problem, sm_count)`` if
+    it has this argument, the number of SMs; else the tile that the cost model ``heuristic`` chooses
+    (:mod:`convlab.ladder.tile_heuristic`); else the paper's tile."""
 
     tiny: Tile
     model: Tile = Tile(32, 64, 16, 4, 4)
     heuristic: str | None = None
-    production: Callable[[Any], Tile] | None = None
+    production: Callable[..., Tile] | None = None
 
 
 @dataclass(frozen=True)
@@ -292,7 +293,8 @@ class Stage:
     ``prepare(problem, tile)`` makes the :class:`Program`, allocates nothing and imports no engine.
     Its further arguments say what else the stage can do. ``switches`` are True by default, and
     False turns a technique off; ``options`` are False by default. ``workspace_limit``, in bytes,
-    takes fewer images at a time (``in_slices``); ``splits`` blocks share each sum (split-K).
+    takes fewer images at a time (``in_slices``); ``splits`` blocks share each sum (split-K);
+    ``sm_count`` is the number of the GPU's SMs, for a grid of about one block per SM.
     ``vectorized`` claims 128-bit accesses of the main kernel; ``precision`` is that of float32
     problems: ``fp32``, ``3xtf32`` or ``tf32``. Without split-K, a stage adds to an output
     atomically ``atomic_additions(problem)`` times; each may flush a denormal. The stage takes
@@ -343,7 +345,7 @@ class Stage:
     def in_slices(self) -> bool:
         """True if the stage can compute slices of a batch, so that their workspace is within a
         limit."""
-        return "workspace_limit" in inspect.signature(self.prepare).parameters
+        return takes(self.prepare, "workspace_limit")
 
     @cached_property
     def needs_library(self) -> bool:
@@ -410,6 +412,11 @@ class Stage:
         if capability is None or self.requires is None or capability == self.requires.capability:
             return True
         return capability > self.requires.capability and not self.requires.exact
+
+
+def takes(function: Callable[..., object], argument: str) -> bool:
+    """Return whether a function has an argument of that name."""
+    return argument in inspect.signature(function).parameters
 
 
 def _checked(stage: Stage, prepare: Callable[..., Program]) -> Callable[..., Program]:

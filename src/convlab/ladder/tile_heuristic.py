@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from convlab.device import FLOAT4
-from convlab.ladder.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for
+from convlab.ladder.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for, takes
 from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 
@@ -349,7 +349,12 @@ def production_tile(
         return heuristic.best_tile(
             problem, sm_count or H200_SMS, split_k=heuristic.allows_split_k(**options)
         )
-    return (stage.tiles.production or paper_tile)(problem) if stage.tiles else None
+    if stage.tiles is None:
+        return None
+    production: Callable[..., Tile] = stage.tiles.production or paper_tile
+    if sm_count is not None and takes(production, "sm_count"):
+        return production(problem, sm_count)
+    return production(problem)
 
 
 def splits_for(
@@ -373,12 +378,15 @@ def production_program(
     **switches: bool,
 ) -> Program:
     """Return the stage prepared with that tile, by default with its production tile, and with
-    split-K by the model, for a GPU of ``sm_count`` SMs, by default an H200."""
+    split-K by the model, for a GPU of ``sm_count`` SMs, by default an H200. A stage whose grid
+    depends on the number of SMs is given it."""
     tile = tile or production_tile(stage, problem, sm_count, **switches)
     # A number of splits that is given stays.
     options: dict[str, int] = splits_for(stage, problem, tile, sm_count, **switches) | switches
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
+    if sm_count is not None and takes(stage.prepare, "sm_count"):
+        options["sm_count"] = sm_count
     return stage.prepare(problem, tile, **options)
 
 

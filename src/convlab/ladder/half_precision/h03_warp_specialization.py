@@ -8,9 +8,9 @@ another block of the SM can hide the stores at the end of a block. Here
 - **two warpgroups, the consumers,** have a tile each. One multiplies while the other stores the
   outputs of the tile that it has just multiplied. So the tensor cores stay busy if the stores of a
   tile take less time than the products of the next one, and the copies keep up;
-- **a block stays** (the kernel is *persistent*): there is one block per SM, which computes every
-  132nd tile, and the producer goes on to the next tile's slices before the previous tile's outputs
-  are stored;
+- **a block stays** (the kernel is *persistent*): there is one block per SM, which on a GPU of 132
+  SMs computes every 132nd tile, and the producer goes on to the next tile's slices before the
+  previous tile's outputs are stored;
 - **registers** go where the sums are: the producer's warpgroup gives most of its own away.
 
 Who waits for whom. The slices of a block, through all its tiles, go round the pipeline. A slice is
@@ -273,8 +273,8 @@ FILL_BYTES, MULTIPLY_ADDS, STORE_BYTES = 56, 2048, 13
 STARTUP_CLOCKS = 2000  # until a block's first copies have landed
 
 
-def estimated_clocks(problem: ConvProblem, tile: Tile) -> float:
-    """Estimate the time of a problem in clocks.
+def estimated_clocks(problem: ConvProblem, tile: Tile, sm_count: int = H100_SMS) -> float:
+    """Estimate the time of a problem in clocks, on a GPU of that many SMs.
 
     A slice takes as long as the copy engine needs to fill it, or the tensor cores to multiply it,
     whichever takes longer. A tile takes the longer of its slices and its stores, because the other
@@ -286,20 +286,21 @@ def estimated_clocks(problem: ConvProblem, tile: Tile) -> float:
     fill = (tile.M_B + tile.N_B) * PANEL_ROW_BYTES / FILL_BYTES
     stores = tile.M_B * tile.N_B * problem.number_type.nbytes / STORE_BYTES
     of_a_tile = max(slices * max(multiply, fill), stores)
-    return STARTUP_CLOCKS + blocks_for(tiles, H100_SMS) * of_a_tile + stores
+    return STARTUP_CLOCKS + blocks_for(tiles, sm_count) * of_a_tile + stores
 
 
-def production_tile(problem: ConvProblem) -> Tile:
+def production_tile(problem: ConvProblem, sm_count: int = H100_SMS) -> Tile:
     """Return the tile that the estimate takes the least time for."""
     tiles = [Tile(M_B, N_B, TERMS, M_B // 4, N_B // 32) for M_B, N_B in SHAPES]
     fitting = [tile for tile in tiles if tile.M_B <= problem.M]
-    return min(fitting, key=lambda tile: estimated_clocks(problem, tile))
+    return min(fitting, key=lambda tile: estimated_clocks(problem, tile, sm_count))
 
 
 def prepare(
     problem: ConvProblem, tile: Tile, relu: bool = False, sm_count: int = H100_SMS
 ) -> Program:
-    """``relu`` replaces negative results by zero. There are at most ``sm_count`` blocks."""
+    """``relu`` replaces negative results by zero. There is one block per SM of a GPU with
+    ``sm_count`` SMs, and no more than there are tiles."""
     require_consumer_tile(tile)
     tiles = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
     launch = Launch(

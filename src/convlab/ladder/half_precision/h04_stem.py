@@ -414,7 +414,8 @@ def why_too_large(problem: ConvProblem) -> str | None:
 def prepare(
     problem: ConvProblem, tile: Tile, relu: bool = False, sm_count: int = H100_SMS
 ) -> Program:
-    """``relu`` replaces negative results by zero. There are about ``sm_count`` blocks at most."""
+    """``relu`` replaces negative results by zero. There is about one block per SM of a GPU
+    with ``sm_count`` SMs, and no more than there are tiles."""
     spans = require_stem(problem, tile)
     blocks = blocks_for(problem.C_o, tile.M_B)
     packed = Buffer("packed", (blocks * spans.filter_numbers(tile.M_B),), "uint16")
