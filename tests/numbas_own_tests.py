@@ -52,7 +52,8 @@ ENGINES = {"first engine": float("inf"), "machine code": 0.0}
 
 
 class Outcomes(unittest.TestResult):
-    """By test: ``passed``, ``skipped``, or why it did not pass; and the tests that launch."""
+    """The result of each test, ``passed``, ``skipped`` or why it did not pass, and those that
+    launch."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -181,7 +181,7 @@ def with_word(word: str) -> list[int]:
 
 @pytest.mark.slow
 def test_a_time_limit_s_kill_leaves_no_process_and_no_tensors(tmp_path):
-    """By real processes, one of which never ends by itself."""
+    """The processes are real, and one of them never ends by itself."""
     folder, file, word = tmp_path / "folder", tmp_path / "bench.json", f"CONVLAB_TEST={tmp_path}"
     folder.mkdir()
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])

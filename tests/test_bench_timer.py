@@ -44,7 +44,7 @@ def test_after_which_repeats_there_are_enough(sample_ms, options, counts):
     ("run_ms", "runs"), [(720.0, 1), (100.0, 1), (60.0, 2), (49.0, 3), (0.01, 3)]
 )
 def test_warming_up_ends_once_it_took_a_tenth_of_a_second(run_ms, runs):
-    """By a clock that goes on while somebody waits."""
+    """The clock goes on while somebody waits."""
     done, clock = [], [5.0]
 
     def wait():

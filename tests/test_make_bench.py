@@ -80,7 +80,7 @@ def make(tmp_path):
     ],
 )
 def test_make_bench_installs_the_baselines_and_runs_everything(make, cuda, uv, installers):
-    """By uv where it is, by pip where that fails."""
+    """uv installs them where it is there, pip where uv fails."""
     done, called = make(cuda, uv=uv)
     assert done.returncode == 0, done.stderr
     installs = called[: -len(COMMANDS)]

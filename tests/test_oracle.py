@@ -490,8 +490,8 @@ SPECIAL = [0.0, -0.0, 0.1, -3.3, 1e-45, -1e-40, 1e-30, 3e38, -3e38, inf, -inf, n
 )
 @settings(max_examples=40)
 def test_many_outputs_are_checked_as_few_are(x, w, mistakes, off, split):
-    """By threads and a compiled pass; NaN, infinities, denormals and overflow may be among them,
-    and one output is next to the right one."""
+    """Threads and a compiled pass check many. NaN, infinities, denormals and overflow may be among
+    them, and one output is next to the right one."""
     problem = ConvProblem(2, 2, 2, 3, 2, 1)
     tensors = (np.float32(x).reshape(problem.input_shape), np.float32(w).reshape(2, 2, 1, 1))
     allowances = {"atomic_additions": int(split), "split_products": split}

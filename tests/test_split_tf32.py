@@ -171,7 +171,8 @@ def test_a_gpu_s_own_nan_stays_one(stage: Stage, engine: Engine) -> None:
 
 @each(*RUN)
 def test_a_sum_that_overflows_is_added_in_another_order(stage: Stage, engine: Engine) -> None:
-    """By channels it passes through minus infinity, by places it does not."""
+    """The sum of one channel after the other passes through minus infinity, the sum of one place
+    of the filter after the other does not."""
     problem = ConvProblem(1, 8, 1, 3, 1, (1, 3))
     input, weight = np.ones(problem.input_shape, F), np.zeros(problem.weight_shape, F)
     weight[0, :2, 0] = [[-3e38, 3e38, 0], [-3e38, 0, 3.3e38]]
@@ -282,7 +283,7 @@ def test_no_bank_is_asked_twice(tile: Tile) -> None:
 def test_no_bank_is_asked_twice_and_the_filter_is_written_by_neighbours(
     tile: Tile, problem: ConvProblem
 ) -> None:
-    """By threads: what the tensor cores read of the filter is nobody's request."""
+    """The requests are those of threads: what tensor cores read of the filter is no request."""
     trace = trace_stage("t05", problem, tile)
     launch = trace.main
     accesses = [a for a in launch.accesses if a.space == "shared"]

@@ -103,7 +103,8 @@ def test_numbas_simulator_and_cudasim_give_the_same() -> None:
 
 
 def run_in_threads(kernel: Any, arrays: list, threads: int = 128) -> None:
-    """By Numba's simulator where this process has it, else by the engine made of it."""
+    """Run a kernel on Numba's simulator where this process has it, else on the engine made of
+    it."""
     if config.ENABLE_CUDASIM:
         kernel[1, threads](*arrays)
         return

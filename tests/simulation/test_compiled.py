@@ -670,7 +670,7 @@ def test_local_memory_of_an_earlier_launch_is_not_taken_for_written(ends):
     assert "uninitialised" in compare(partly_filled, 1, 4, lambda: [empty, np.zeros(4, F)])
 
 
-# Compare-and-swaps and guesses that only the other engine judges, with what it must find.
+# Compare-and-swaps and guesses that only the other engine checks, with what it must find.
 UNDECIDED = {
     "a guess that nothing checks": (
         wrong(smallest_and_largest, "cuda.atomic.max(largest, 0, own[0])", "largest[0] = own[0]"),
@@ -692,7 +692,7 @@ UNDECIDED = {
 
 
 @pytest.mark.parametrize(("launch", "kind"), UNDECIDED.values(), ids=UNDECIDED)
-def test_the_other_engine_judges_what_atomics_may_not_check(launch, kind, ends):
+def test_the_other_engine_checks_what_atomics_may_not_check(launch, kind, ends):
     assert kind in compare(*launch[:4])
     assert "compiled" not in ends
 

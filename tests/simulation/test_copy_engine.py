@@ -106,7 +106,8 @@ def test_numba_s_simulator_and_cudasim_copy_the_same_windows() -> None:
 
 
 def run_in_threads(kernel: Any, arguments: list, threads: int) -> None:
-    """By Numba's simulator where this process has it, else by the engine made of it."""
+    """Run a kernel on Numba's simulator where this process has it, else on the engine made of
+    it."""
     if config.ENABLE_CUDASIM:
         kernel[1, threads](*arguments)
         return

@@ -285,6 +285,16 @@ def test_each_remedy_is_known_by_a_named_piece(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", remedies.REMEDIES)
+def test_no_piece_is_code_that_a_finding_could_quote(kind: str) -> None:
+    """Else the name of somebody's array could decide the remedy."""
+    *special, _ = remedies.REMEDIES[kind]
+    for piece in special:
+        assert len(piece.split()) > 1, piece
+        with pytest.raises(SyntaxError):
+            compile(piece.strip(), "piece", "eval")
+
+
+@pytest.mark.parametrize("kind", remedies.REMEDIES)
 def test_each_remedy_is_whole_sentences(kind: str) -> None:
     for remedy in remedies.REMEDIES[kind].values():
         assert remedy[0].isupper()

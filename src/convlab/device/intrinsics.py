@@ -91,7 +91,7 @@ def emulated_load4(array: EmulatedArray, index: ElementIndex) -> Four:
     if hasattr(type(array), "load_run"):
         run: Four = array.load_run(index, 4)  # type: ignore[attr-defined]
         return run
-    x, y, z, w = array[_run_of_four(array, index)]
+    x, y, z, w = array[_float4_slice(array, index)]
     return x, y, z, w
 
 
@@ -100,10 +100,10 @@ def emulated_store4(array: EmulatedArray, index: ElementIndex, values: Four) -> 
     if hasattr(type(array), "store_run"):
         array.store_run(index, values)  # type: ignore[attr-defined]
         return
-    array[_run_of_four(array, index)] = values
+    array[_float4_slice(array, index)] = values
 
 
-def _run_of_four(array: EmulatedArray, index: ElementIndex) -> slice | tuple[int | slice, ...]:
+def _float4_slice(array: EmulatedArray, index: ElementIndex) -> slice | tuple[int | slice, ...]:
     """Return ``index`` with its last entry widened to the slice that one access touches."""
     *rows, first = index if isinstance(index, tuple) else (index,)
     first = int(first)

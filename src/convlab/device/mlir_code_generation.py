@@ -136,8 +136,8 @@ def element_pointer(builder: Builder, array: Variable, index: Variable) -> ir.Va
         else:
             wide = value
         if offset is not None:
-            place = arith.constant(ir.IndexType.get(), axis)
-            extent = arith.index_cast(integers(64), memref.dim(builder.load_var(array), place))
+            dimension = arith.constant(ir.IndexType.get(), axis)
+            extent = arith.index_cast(integers(64), memref.dim(builder.load_var(array), dimension))
             wide = arith.addi(arith.muli(offset, extent), wide)
         offset = wide
     nbits = builder.get_numba_type(array).dtype.bitwidth

@@ -60,7 +60,7 @@ WRONG_STATES = frozenset({"wrong", "refused", "failed"})  # what the command exi
 # What measuring again on the same machine with the same code would not change.
 LASTING = frozenset({"measured", "wrong", "refused", "unsupported"})
 Key = tuple[str, int, str]
-"""What a row is of: layer, batch and system."""
+"""The identity of a row: layer, batch and system."""
 Layer = tuple[str, int]
 """A layer's name and its batch."""
 

@@ -66,12 +66,12 @@ class Spans:
         return self.problem.W_f // self.elements * self.problem.C_i
 
     @property
-    def row(self) -> int:  # numbers in a row of the input
+    def row(self) -> int:
         """The number of numbers in a row of the input."""
         return self.problem.W_i * self.problem.C_i
 
     @property
-    def next(self) -> int:  # numbers from a window to the next one
+    def next(self) -> int:
         """The distance in numbers from a window to the next one."""
         return self.problem.s_w * self.problem.C_i
 
@@ -81,12 +81,12 @@ class Spans:
         return 4 * blocks_for(self.run, 4 * self.parts)
 
     @property
-    def fours(self) -> int:  # groups of four numbers in a strip
+    def fours(self) -> int:
         """The number of fours in a strip's terms."""
         return self.strip // 4
 
     @property
-    def rows_at_a_time(self) -> int:  # filter rows that the four lanes read
+    def rows_at_a_time(self) -> int:
         """The number of filter rows that the four lanes of a group read at a time."""
         return LANES // self.parts
 
@@ -96,17 +96,17 @@ class Spans:
         return blocks_for(self.filter_rows, self.rows)
 
     @property
-    def steps(self) -> int:  # steps of 16 terms in a slice
+    def steps(self) -> int:
         """The number of steps of a slice, 16 terms each."""
         return self.rows // self.rows_at_a_time * self.fours
 
     @property
-    def panels(self) -> int:  # panels of the filter for a slice, four steps each
+    def panels(self) -> int:
         """The number of panels of the filter in a slice, four steps each."""
         return blocks_for(self.steps, 4)
 
     @property
-    def count(self) -> int:  # spans of a product
+    def count(self) -> int:
         """The number of spans in a product's 64 windows."""
         return WINDOWS // self.width
 
@@ -146,12 +146,12 @@ class Spans:
         return blocks_for(EIGHT - self.alignment + read, EIGHT)
 
     @property
-    def pitch(self) -> int:  # from a span to the next one
+    def pitch(self) -> int:
         """The distance in numbers from a span to the next one in shared memory."""
         return EIGHT * self.pieces + self.padding[0]
 
     @property
-    def row_pitch(self) -> int:  # from a filter row's spans to the next one's
+    def row_pitch(self) -> int:
         """The distance in numbers from a filter row's spans to the next row's in shared memory."""
         return self.count * self.pitch + self.padding[1]
 

@@ -34,7 +34,7 @@ __all__ = [
 
 _CLASSES = {"gpu": "Gpu", "simulator": "Simulator", "cudasim": "CudaSim"}  # by their modules
 ENGINE_NAMES = tuple(_CLASSES)
-UNWRITTEN = 2.0**15  # in half the elements of a simulator's new arrays; float16 has it, too
+UNWRITTEN = 2.0**15  # in half the elements of a simulator's new arrays; float16 can hold it
 
 
 class CudaStream(Protocol):
@@ -94,9 +94,9 @@ class Engine:
 
     def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> Any:
         """Return a new array of a problem's or a buffer's type. A simulator fills it so that an
-        element which no kernel writes is wrong: integers are the largest one, every other float is
-        NaN. Those between are a large number, because a kernel that computes sums again which are
-        not finite would hide NaN."""
+        element which no kernel writes is wrong. Integers hold their type's largest value. Floats
+        hold NaN and ``UNWRITTEN`` in turn: a kernel that recomputes sums that are not finite would
+        hide NaN alone."""
         kind = NUMBER_TYPES[dtype].numpy if dtype in NUMBER_TYPES else np.dtype(dtype)
         if kind.kind == "u":
             return np.full(shape, np.iinfo(kind).max, kind)

@@ -73,7 +73,7 @@ def shared_offset(nbytes: int, alignment: int) -> int:
 @shared_code("int64()")
 def dynamic_offset() -> int:
     """Return the byte at which dynamic shared memory begins. Two calls that request it may be two
-    names of the same bytes, which only the other engine judges."""
+    names of the same bytes, which only the other engine checks."""
     if word(DYNAMIC_SITE) == 0:
         set_word(DYNAMIC_SITE, word(SITE))
     elif word(DYNAMIC_SITE) != word(SITE):

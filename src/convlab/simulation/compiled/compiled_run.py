@@ -116,7 +116,7 @@ class CompiledRun:
         """Run the suspect blocks on the first engine. Raises ``SimulationError`` with what it
         finds; the arrays become what the machine code has ``left`` in them."""
         if undecided := [one for one in result.suspects if one.reason in (ENDLESS, TWO_NAMES)]:
-            raise NeedsGreenlets(f"the other engine must judge {undecided[0].words}")
+            raise NeedsGreenlets(f"the other engine must check {undecided[0].words}")
         self._before.restore(self._hosts)
         launch = self._made(blocks=result.blocks(), on_block=self._on_block)
         try:

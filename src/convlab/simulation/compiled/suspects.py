@@ -44,7 +44,7 @@ ROW = 4  # words of a row of the table: site, reason, block, phase of the other 
 ROWS = 4096
 # The rows of one site and reason. More need not be kept: if the first engine finds a mistake in the
 # first blocks, the report names the first; if it finds none, it runs the whole launch, except for
-# negative indices, where all blocks are judged alike by the text of the line.
+# negative indices, where all blocks are checked alike by the text of the line.
 EACH = 16
 
 

@@ -87,7 +87,7 @@ class ndarray(NDArrayOperatorsMixin):
         self._host[_given(index)] = _given(value)
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def __len__(self) -> int:
         return len(self._host)

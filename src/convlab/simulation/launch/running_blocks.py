@@ -73,8 +73,8 @@ class RunningBlocks:
         block_size = self._clock.block_size
         indices = [coordinates_of(number, self._block_shape) for number in range(block_size)]
         enter = self._enterer()
-        for place in self._order.blocks(len(self._numbers)):
-            number = self._numbers[place]
+        for turn in self._order.blocks(len(self._numbers)):
+            number = self._numbers[turn]
             self._tell(number)
             block = Block(
                 body=self._translation.body,

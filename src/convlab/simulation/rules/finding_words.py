@@ -3,6 +3,10 @@
 The code that words a finding uses these pieces, and :mod:`convlab.simulation.rules.remedies` knows
 by them which remedy a finding has. ``BRANCH`` of :mod:`convlab.simulation.recording.sites` and
 ``AT_LEAST`` of :mod:`convlab.support.values` are two more pieces.
+
+A finding's sentence also quotes the user's names and expressions. So no piece may be something
+that a user can write there: each is at least two words of English, and no Python expression. A test
+holds this.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class _Reruns:
         interleaved: list[tuple[RepeatableLaunch, Outcome]] = []  # runs that may have lost updates
         for order in orders:
             other, found = self._run_again(order)
-            self._judge(order, other, found)
+            self._check(order, other, found)
             if order.backwards:
                 self._kept = found
                 found.restore(self._hosts)
@@ -250,7 +250,7 @@ class _Reruns:
     def _difference(self, found: Outcome, beside: set[str]) -> str:
         return difference(self._forwards, found, self._before, beside)
 
-    def _judge(self, order: Order, other: RepeatableLaunch, found: Outcome) -> None:
+    def _check(self, order: Order, other: RepeatableLaunch, found: Outcome) -> None:
         """Raise ``SimulationError`` if the outcome differs from the first run's by a mistake."""
         launch = self._launch
         if order.undefined and self._difference(found, set()):

@@ -70,6 +70,10 @@ from convlab.support.values import AT_LEAST
 
 USUAL = ""  # the piece of a kind's last row: every sentence contains it
 
+# Pieces of a barrier that not all threads reach, and the remedy where it stands in a loop.
+IN_FOR, IN_WHILE, IN_IF = map(BRANCH.format, ("for", "while", "if"))
+EQUALLY_OFTEN = "Let all threads run the loop equally often. Guard the work in it, not the barrier."
+
 # Said after the remedy of a race between two blocks.
 ONE_BLOCK = "A barrier would not help: cuda.syncthreads() orders the threads of one block only."
 
@@ -173,17 +177,10 @@ REMEDIES = {
         "thread, or use an atomic.",
     },
     "barrier divergence": {
-        BRANCH.format(
-            "for"
-        ): "Let all threads run the loop equally often, and guard what they do in "
-        "it, not the barrier.",
-        BRANCH.format(
-            "while"
-        ): "Let all threads run the loop equally often, and guard what they do "
-        "in it, not the barrier.",
-        OTHER_ITERATION: "Let all threads run the loop equally often, and guard what they do in "
-        "it, not the barrier.",
-        BRANCH.format("if"): "Move the barrier out of the branch.",
+        IN_FOR: EQUALLY_OFTEN,
+        IN_WHILE: EQUALLY_OFTEN,
+        OTHER_ITERATION: EQUALLY_OFTEN,
+        IN_IF: "Move the barrier out of the branch.",
         RETURNED_IN: "Let no thread return before the barrier: put the work that it skips in a "
         "branch.",
         USUAL: "Move the barrier out of the branch, and let no thread return before it.",
@@ -199,7 +196,7 @@ REMEDIES = {
         "that copies bring, and wait for the parities 0, 1, 0, ... in turn.",
         NEEDS_REGISTERS: "Let other warpgroups give registers first: all threads of the block "
         "have 65,536 together, shared by the blocks of launch_bounds.",
-        AT_NUMBER: "Let as many threads come to the number as the call says.",
+        AT_NUMBER: "Let as many threads call it with this barrier number as its argument says.",
         USUAL: "Let each thread free its locks, set its flags and reach its barriers before it "
         "waits for others.",
     },
@@ -260,5 +257,5 @@ def remedy_of(kind: str, what: str) -> str:
 
 
 def usual_remedy(kind: str) -> str:
-    """Return the remedy of findings of this kind that are no special case."""
+    """Return the remedy of findings of this kind that no special row covers."""
     return REMEDIES[kind][USUAL]

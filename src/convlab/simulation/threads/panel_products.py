@@ -45,8 +45,8 @@ from convlab.simulation.threads.product_operands import (
     Operands,
     Registers,
     Sums,
-    apart,
     check_sums,
+    mismatch,
     numbers_before,
 )
 from convlab.simulation.threads.product_order import ProductOrder
@@ -79,12 +79,14 @@ class PanelProducts:
         self._cuda, self._clock, self._panels = cuda, clock, panels
         self._arithmetic, self._strict = arithmetic, strict
         self._order = ProductOrder(clock, clocks, accesses)
-        # By the thread's number in the launch: products started, and those in flight, by the id of
-        # their array and the first of their sums.
+        # The starts of panels that have been checked.
+        self._checked: set[object] = set()
+        # The number of products started, by the thread's number in the launch.
         self._started: dict[int, int] = {}
-        self._checked: set[object] = set()  # starts of panels
+        # The products in flight, by the thread's number, then by the id of their array and the
+        # first of their sums.
         self._in_flight: dict[int, dict[tuple[int, int], InFlight]] = {}
-        # By thread, what products read from registers, each with the product's number.
+        # The registers that products read, by the thread's number, each with the product's number.
         self._registers: dict[int, list[tuple[int, Registers]]] = {}
         self.intrinsics: dict[object, Callable[..., object]] = {
             device.panel_start: panels.start,
@@ -252,10 +254,10 @@ class PanelProducts:
         """Give back the registers that no product in flight reads; so many products have ended."""
         reads = self._registers.get(number, [])
         self._registers[number] = still = [one for one in reads if one[0] > ended]
-        read = {id(left.A): left for product, left in reads if product <= ended}
-        for left in read.values():
-            if all(other.A is not left.A for _, other in still):
-                left.give_back()
+        read = {id(matrix.A): matrix for product, matrix in reads if product <= ended}
+        for registers_of_A in read.values():
+            if all(other.A is not registers_of_A.A for _, other in still):
+                registers_of_A.give_back()
 
     # What tensor cores do.
 
@@ -273,7 +275,7 @@ class PanelProducts:
         do not multiply the same panels."""
         first = next(iter(brought.values()))
         for other in brought.values():
-            if (error := apart(first, other)) is not None:
+            if (error := mismatch(first, other)) is not None:
                 return dict.fromkeys(brought, error)
         given = first.sums
         if isinstance(given, Sums):

@@ -107,7 +107,7 @@ class Operands(NamedTuple):
     words: tuple[int, ...] = ()  # of A
 
 
-def apart(one: Operands, other: Operands) -> ValueError | None:
+def mismatch(one: Operands, other: Operands) -> ValueError | None:
     """Return the error of two threads of a warpgroup that name different panels."""
     for name, mine, its in (
         ("S", one.S.name, other.S.name), ("at_A", one.at_A, other.at_A),

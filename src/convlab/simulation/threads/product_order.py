@@ -1,4 +1,4 @@
-"""The order of a warpgroup's products: what their reads and ends tell the threads."""
+"""The order of a warpgroup's products: their reads, and what a thread knows after a wait."""
 
 from __future__ import annotations
 
