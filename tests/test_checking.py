@@ -126,7 +126,12 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (checker.SPOILED, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS:"),
         (launches.CHUNKS, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS - 2:"),
         (launches.STAYING, "h03", "my_turn ^ uint32(1)", "my_turn ^ uint32(0)"),
-        (launches.STAYING_TOO, "h04", "tile + cuda.gridDim.x * W", "tile + cuda.blockDim.x * W"),
+        (
+            launches.STAYING_TOO,
+            "h04",
+            "cuda.gridDim.x * WARPGROUPS",
+            "cuda.blockDim.x * WARPGROUPS",
+        ),
     ],
 )
 def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, where, name, old, new):
