@@ -109,6 +109,19 @@ def test_stored_notebooks_are_what_their_source_gives_with_outputs_and_pictures(
     assert kind == SOLUTION or unfilled  # lesson 17 begins with a hunt
 
 
+@same
+def test_texts_are_built_anew_beside_the_outputs_of_unchanged_code(tmp_path):
+    lesson, path = lesson_of(SOURCES[0]), place(NAMES[0], LEARNER)
+    made, stored = build_notebooks.notebook(lesson, LEARNER), nbformat.read(path, as_version=4)
+    assert build_notebooks.with_stored_outputs(made, path)
+    assert made.cells == stored.cells
+    other = build_notebooks.notebook(lesson, LEARNER)
+    next(cell for cell in other.cells if cell.cell_type == "code").source += "\n"
+    assert not build_notebooks.with_stored_outputs(other, path)
+    assert not build_notebooks.with_stored_outputs(other, tmp_path / "absent.ipynb")
+    assert not any(cell.get("outputs") for cell in other.cells)
+
+
 @each_lesson
 def test_a_lesson_has_all_its_parts_its_aim_and_time_first_and_no_long_cell(path):
     lesson = lesson_of(path)

@@ -247,7 +247,8 @@ measured("m01", "m04", "m05", "m06", "m08")
 
 # %% [markdown]
 """
-m06 takes less time than m05, with the same arithmetic in the same order:
+m06 takes less time than m05, with the same arithmetic in the same order. (The last bar, m08, is lesson 09.)
+Two things save time:
 
 - For each term a thread makes `(M_T + N_T) / 4` loads where m05 makes `M_T + N_T`. The SM issues
   multiplications in their place.

@@ -230,7 +230,7 @@ measured("m05", "m06", "m07", "m08", "m11")
 """
 m08 is clearly faster than m06 with the very same requests: m06 spends the difference waiting. Most of the
 gain comes from m07; on this layer m08's second buffer adds nothing. And m08 is not twice as fast as m06, for
-two reasons.
+two reasons. (The last bar, m11, is the whole of im2win: [lesson 11](11_im2win_full.ipynb).)
 
 - In m06 other warps already work during a part of the waiting time. Double buffering takes
   registers and shared memory away from these warps. The paper reports that this technique helped

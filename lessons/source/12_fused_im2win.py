@@ -56,7 +56,7 @@ one_request(m15.main, "input", number=16)
 
 # %% [markdown]
 """
-**Asynchronous copies.** In m08 and m11 a number in flight occupies a register. From m12 on it does not:
+**Asynchronous copies.** In m08 (lesson 09) and m11 a number in flight occupies a register. From m12 on it does not:
 `copy_async` copies a number from global memory to shared memory without a register. The
 thread goes on immediately, and keeps its registers for sums. If the position is in the padding, the
 copy writes a zero. You need three calls:
