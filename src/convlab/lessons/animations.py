@@ -56,7 +56,7 @@ def moving(
     """
     style = STYLE % (seconds * len(frames), 100 / len(frames))
     groups = "".join(
-        f'<g class="f{" s" * (number == len(frames) // 2)}" '
+        f'<g class="{"f s" if number == len(frames) // 2 else "f"}" '
         f'style="animation-delay:{seconds * number:.4g}s">{frame}</g>'
         for number, frame in enumerate(frames)
     )

@@ -330,7 +330,7 @@ def memory_levels() -> Picture:
     grid, told = Grid(0.34), []
     for row, level in enumerate(document["levels"]):
         wide = 5 + 2.2 * row
-        of_sm = " in each SM" * (level["bytes"] < 2**20)
+        of_sm = " in each SM" if level["bytes"] < 2**20 else ""
         facts = [f"{_size(level['bytes'])}{of_sm}", f"{level['latency_cycles']:.0f} cycles"]
         if level["bytes_per_second"]:
             facts.append(f"{level['bytes_per_second'] / 1e12:.1f} TB/s")

@@ -308,7 +308,8 @@ def bars(
 
     rows = max(map(len, panels.values()))
     legend = [Patch(color=colour, label=name) for name, colour in (colours or {}).items()]
-    figure, axes = sheet(7.4, high * rows + 0.55 + 0.35 * (len(legend) > 1), len(panels))
+    of_legend = 0.35 if len(legend) > 1 else 0.0
+    figure, axes = sheet(7.4, high * rows + 0.55 + of_legend, len(panels))
     told, words = [], {"fontsize": size, "color": INK}
     for axis, (title, panel) in zip(axes, panels.items(), strict=True):
         if isinstance(panel, Mapping):

@@ -21,6 +21,7 @@ MOVED = (
     "all.forEach((one,n)=>{one.style.display=n==this.value?'block':'none'});"
     "this.nextElementSibling.value=all[this.value].dataset.value"
 )
+SHOWN, HIDDEN = "margin:0", "margin:0;display:none"  # styles of a figure
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Slider:
         """Return the pictures with a slider that needs no notebook."""
         first = escape(self.pictures[0][0])
         figures = "".join(
-            f'<figure data-value="{escape(value)}" style="margin:0{";display:none" * (n > 0)}">'
+            f'<figure data-value="{escape(value)}" style="{SHOWN if n == 0 else HIDDEN}">'
             f"{figure}</figure>"
             for n, ((value, _), figure) in enumerate(
                 zip(self.pictures, self.figures(), strict=True)

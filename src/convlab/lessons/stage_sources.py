@@ -20,6 +20,7 @@ SHARED = {
 KERNELS = {"im2col": "make_im2col"}  # functions that make a kernel and have another name
 INDENT = " " * 4
 COLUMNS = 88  # of a notebook's cell that are seen without scrolling
+Statement = tuple[ast.stmt, str]  # and its text
 
 
 @cache
@@ -145,33 +146,12 @@ class StageSource:
         made, *_ = ast.parse(code).body
         assert isinstance(made, ast.FunctionDef)
         taken = {one.arg for one in made.args.kwonlyargs}
-        needed: set[str] = set()
-        kept: list[tuple[ast.stmt, str]] = []
-        for one in reversed(made.body):
-            if not isinstance(one, ast.Assign):
-                kept.append(
-                    (one, "\n".join(code.splitlines()[_first_line(one) - 1 : one.end_lineno]))
-                )
-                needed |= _names_in(one)
-            elif _defined(one) & needed - taken:
-                text = _only(one, needed - taken, code)
-                needed |= _names_in(*ast.parse(textwrap.dedent(text)).body)
-                kept.append((one, text))
-        kept.reverse()
+        kept = _needed_statements(made, taken, code)
         there = {name for one, _ in kept for name in _defined(one)}
         used = _in_order([statement for statement, _ in kept])
         missing = [name for name in dict.fromkeys(used) if name in self.solvable - there]
-        lines = self._solved_lines(missing, [name for name in given if name in there | taken])
-        head = code.splitlines()[0]
-        found, solved_yet = [head], False
-        for number, (one, text) in enumerate(kept):
-            if not solved_yet and _names_in(one) & set(missing):
-                found += lines
-                solved_yet = True
-            apart = not isinstance(one, ast.Assign) and not isinstance(one, ast.Expr)
-            after = number > 0 and isinstance(kept[number - 1][0], ast.FunctionDef)
-            found += [""] * ((apart or after) and found[-1] != head) + [text]
-        return "\n".join(found)
+        solved = self._solved_lines(missing, [name for name in given if name in there | taken])
+        return _assembled(code.splitlines()[0], kept, {*missing}, solved)
 
     def _solved_lines(self, parts: Sequence[str], given: Sequence[str]) -> list[str]:
         """Return lines that define solved parts, those together that need the same constants."""
@@ -214,6 +194,42 @@ def span(lines: Sequence[str], region: Part) -> tuple[int, int]:
     if last is None:
         raise ValueError(f"0 lines hold {region.last!r} after {region.first!r}")
     return first, last
+
+
+def _needed_statements(made: ast.FunctionDef, taken: set[str], code: str) -> list[Statement]:
+    """Return the statements of a function without the constants that nothing after them needs, or
+    that it takes as arguments. ``code`` is its text."""
+    lines = code.splitlines()
+    needed: set[str] = set()
+    kept: list[Statement] = []
+    for one in reversed(made.body):
+        if not isinstance(one, ast.Assign):
+            needed |= _names_in(one)
+            kept.append((one, "\n".join(lines[_first_line(one) - 1 : one.end_lineno])))
+        elif _defined(one) & needed - taken:
+            text = _only(one, needed - taken, code)
+            needed |= _names_in(*ast.parse(textwrap.dedent(text)).body)
+            kept.append((one, text))
+    return kept[::-1]
+
+
+def _assembled(
+    head: str, statements: Sequence[Statement], missing: set[str], solved: Sequence[str]
+) -> str:
+    """Return the text of a function with the lines of its solved parts before the first statement
+    that uses a missing one. Blank lines stand around functions and before loops and branches."""
+    found = [head]
+    solved_yet, after_function = False, False
+    for one, text in statements:
+        if not solved_yet and _names_in(one) & missing:
+            found += solved
+            solved_yet = True
+        apart = after_function or not isinstance(one, ast.Assign | ast.Expr)
+        if apart and found[-1] != head:
+            found.append("")
+        found.append(text)
+        after_function = isinstance(one, ast.FunctionDef)
+    return "\n".join(found)
 
 
 def _first_line(statement: ast.stmt) -> int:

@@ -36,7 +36,9 @@ def _by_tensor_cores(A: np.ndarray, B: np.ndarray, split: bool, step: int) -> np
     After every ``step`` terms the tensor core begins again, and ordinary additions add its part.
     """
     (large_a, small_a), (large_b, small_b) = map(np.vectorize(split_into_tf32), (A, B))
-    factors = [(small_a, large_b), (large_a, small_b)] * split + [(large_a, large_b)]
+    factors = [(large_a, large_b)]
+    if split:  # the small products first
+        factors = [(small_a, large_b), (large_a, small_b), *factors]
     total = np.zeros((M, N), np.float32)
     for first in range(0, len(B), step):
         part = np.zeros((M, N), np.float32)

@@ -272,7 +272,8 @@ def bits_of_split(value: float) -> Picture:
         for column, bit in enumerate(bits):
             seen = column < 32 - LEFT_OUT
             kind = SIGN if column == 0 else EXPONENT if column < 9 else SEEN
-            left = column + 0.3 * (column > 0) + 0.3 * (column > 8) + 0.3 * (not seen)
+            gaps = [column > 0, column > 8, not seen].count(True)  # between the parts before it
+            left = column + 0.3 * gaps
             grid.cell(left, top, kind if seen else NOBODY, bit, size=8, edge=FAINT)
         told.append(f"{name}: {bits}")
     large, small = map(float, parts)

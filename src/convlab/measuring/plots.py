@@ -75,7 +75,7 @@ def readable(picture: str, dark: Mapping[str, str]) -> str:
     text = re.sub(r"font-family: [^;]*;", f"font-family: {FONTS};", picture)
     text = re.sub(rf"(font: [^;]*)'{LAID_OUT_IN}'[^;\"]*", rf"\1{FONTS}", text)
     used = set(re.findall(r"#([\w.-]+)", text))
-    text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] * (found[1] in used), text)
+    text = re.sub(r' id="([\w.-]+)"', lambda found: found[0] if found[1] in used else "", text)
     lines = text[text.index("<svg") :].splitlines()
     return with_dark_mode("\n".join(line.rstrip() for line in lines) + "\n", dark)
 

@@ -136,5 +136,7 @@ def _rows_once(file: Path) -> Rows:
 def code() -> str:
     """Return a hash of all that stages are made of, and of the compiler."""
     files = sorted(file for files in CODE for file in SOURCE.glob(files))
-    packages = ["numba-cuda", *["numba-cuda-mlir"] * (compiler() == MLIR)]
+    packages = ["numba-cuda"]
+    if compiler() == MLIR:
+        packages.append("numba-cuda-mlir")
     return fingerprint(files, *map(version, packages), below=SOURCE)
