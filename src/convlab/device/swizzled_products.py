@@ -30,6 +30,9 @@ products of one warpgroup end in their order. All 128 threads of a warpgroup hav
 calls with the same places. A GPU checks none of this.
 
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+
+Over 400 lines, because each function stands here twice: as PTX, and as its emulation on the
+simulator, which must agree.
 """
 
 from __future__ import annotations

@@ -419,6 +419,14 @@ def takes(function: Callable[..., object], argument: str) -> bool:
     return argument in inspect.signature(function).parameters
 
 
+def sms_for(function: Callable[..., object], sm_count: int | None) -> dict[str, int]:
+    """Return ``{"sm_count": n}`` for a function that has this argument; empty for any other
+    function, and where the number is unknown."""
+    if sm_count is None or not takes(function, "sm_count"):
+        return {}
+    return {"sm_count": sm_count}
+
+
 def _checked(stage: Stage, prepare: Callable[..., Program]) -> Callable[..., Program]:
     """Return ``prepare`` with a check of the problem; its programs know their tensors' type."""
 

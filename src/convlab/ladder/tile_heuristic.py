@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from convlab.device import FLOAT4
-from convlab.ladder.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for, takes
+from convlab.ladder.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for, sms_for
 from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 
@@ -352,9 +352,7 @@ def production_tile(
     if stage.tiles is None:
         return None
     production: Callable[..., Tile] = stage.tiles.production or paper_tile
-    if sm_count is not None and takes(production, "sm_count"):
-        return production(problem, sm_count)
-    return production(problem)
+    return production(problem, **sms_for(production, sm_count))
 
 
 def splits_for(
@@ -385,9 +383,7 @@ def production_program(
     options: dict[str, int] = splits_for(stage, problem, tile, sm_count, **switches) | switches
     if workspace_limit is not None:
         options["workspace_limit"] = workspace_limit
-    if sm_count is not None and takes(stage.prepare, "sm_count"):
-        options["sm_count"] = sm_count
-    return stage.prepare(problem, tile, **options)
+    return stage.prepare(problem, tile, **options, **sms_for(stage.prepare, sm_count))
 
 
 def allowances(stage: Stage, problem: ConvProblem) -> Allowances:
