@@ -74,6 +74,13 @@ class Grade(Enum):
     BEST = "best"
 
 
+class Body(Enum):
+    """Members that are tuples of numbers, as Numba takes them."""
+
+    EARTH = 5.5, 1
+    MARS = 3.75, 2
+
+
 LISTS = "a kernel takes numbers, arrays and tuples of them; give it a NumPy array"
 NOT_GIVEN = [  # what Numba gives to no kernel, and what is said of it
     ([1.0], rf"^one: b is a list, \[1\.0\]: {LISTS}$"),
@@ -89,7 +96,7 @@ NOT_GIVEN = [  # what Numba gives to no kernel, and what is said of it
     (Fraction(1, 2), r"b is a Fraction, Fraction\(1, 2\): a kernel takes numbers"),
     (np.longdouble(1), "b is a longdouble, .*: a kernel takes numbers"),
     (np.bytes_(b"x"), "b is a bytes_, .*: a kernel takes numbers"),
-    (Grade.BEST, "b is a Grade: a kernel takes numbers"),
+    (Grade.BEST, "b.value is a str, 'best': a kernel takes numbers"),
     (slice(3), "b is a slice, .*: a kernel takes numbers"),
     (np.float32, "b is a type: .*; let the kernel refer to the type by a global name$"),
     (read_only, "b is a function: .*; let the kernel refer to a device function by a global"),
@@ -116,10 +123,19 @@ def adds_up(numbers, b):
     b[0] = numbers[0] + numbers[1] + numbers[2]
 
 
+@cuda.jit
+def same_body(one, other, b):
+    b[0] = one == other
+
+
 def test_what_numba_gives_to_kernels_is_taken() -> None:
     b = np.zeros(1)
     SIM.launch(adds_up, 1, 1, (True, np.float16(0.5), np.uint8(3)), b)
     assert b[0] == 4.5
+    Simulator(typed=True).launch(same_body, 1, 1, Body.MARS, Body.EARTH, b)
+    assert b[0] == 0
+    Simulator(typed=True).launch(same_body, 1, 1, Body.MARS, Body.MARS, b)
+    assert b[0] == 1
     matrix = np.array([[1.0, 2.0], [3.0, 4.0]]).view(
         np.matrix
     )  # two dimensions in a kernel, as in any array

@@ -18,6 +18,11 @@ from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.block_memory import NoRoom
 
 
+class DivisionByZero(ZeroDivisionError, FloatingPointError):
+    """A division by zero in a kernel with ``debug=True``. A GPU raises ``ZeroDivisionError``, and
+    Numba's simulator ``FloatingPointError``: programs that expect either run unchanged."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """An exception that ends a launch, and the line of the kernel that it came through."""
@@ -52,6 +57,9 @@ class Failures:
         if isinstance(raised, ZeroDivisionError) and not self._debug:
             self._add("division by zero", str(raised), raised)
             return None
+        if type(raised) is ZeroDivisionError:
+            divided = DivisionByZero(*raised.args).with_traceback(raised.__traceback__)
+            return Failure(divided, where)
         if isinstance(raised, EndlessLoop):
             return self._endless(raised)
         if isinstance(raised, NoRoom):

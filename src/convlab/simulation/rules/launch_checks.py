@@ -97,6 +97,9 @@ def _check_argument(kernel: str, name: str, given: object) -> None:
         for number, one in enumerate(given):
             _check_argument(kernel, f"{name}[{number}]", one)
         return
+    if isinstance(given, Enum):  # a kernel gets its value, which may be a tuple
+        _check_argument(kernel, f"{name}.value", given.value)
+        return
     if isinstance(given, BoundMap):
         return
     value = with_arrays(given)
@@ -126,15 +129,14 @@ def _described(value: object) -> str:
 
 
 def _is_number(value: object) -> bool:
-    """Return whether Numba passes the value to a kernel as a number. An enumeration's member is its
-    value."""
+    """Return whether Numba passes the value to a kernel as a number."""
     if isinstance(value, np.generic) and value.dtype.name == "bfloat16":
         return True
     try:
         kind = typeof(value, Purpose.argument)
     except (ValueError, TypeError, errors.NumbaError, core_errors.NumbaError):
         return False
-    return isinstance(kind, _NUMBERS) or (isinstance(value, Enum) and _is_number(value.value))
+    return isinstance(kind, _NUMBERS)
 
 
 def _known(dtype: np.dtype) -> bool:
