@@ -42,9 +42,9 @@ def few_problems(monkeypatch):
 
 
 def tried(monkeypatch, *names):
-    every = checker.PROBLEMS | checker.FOR_SOME
-    monkeypatch.setattr(checker, "PROBLEMS", {name: every[name] for name in names})
-    monkeypatch.setattr(checker, "FOR_SOME", {})
+    every = launches.PROBLEMS | launches.FOR_SOME
+    monkeypatch.setattr(launches, "PROBLEMS", {name: every[name] for name in names})
+    monkeypatch.setattr(launches, "FOR_SOME", {})
     small = convlab.ConvProblem(1, 3, 8, 8, 16, 3, padding=1)
     monkeypatch.setattr(checker.workloads, "MODEL", small)  # what is counted
 
@@ -113,8 +113,8 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         ("dilation", "m01", "f_h * d_h - p_h", "(f_h - p_h) * d_h"),
         ("many channels, a wide image", "m01", "f_w * d_w - p_w", "(f_w - p_w) * d_w"),
         (checker.RELU, "m14", "tile, relu=relu, row_of", "tile, relu=False, row_of"),
-        (checker.PARTS[0], "c03_output_channels", "range(0, H_f, U)", "range(0, W_f, U)"),
-        (checker.PARTS[1], "c03_output_channels", "range(0, W_f, V)", "range(0, H_f, V)"),
+        (launches.PARTS[0], "c03_output_channels", "range(0, H_f, U)", "range(0, W_f, U)"),
+        (launches.PARTS[1], "c03_output_channels", "range(0, W_f, V)", "range(0, H_f, V)"),
         (launches.TALL, "m15", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
         (checker.SEVERAL, "m03", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
         (checker.SEVERAL, "m06", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
@@ -160,7 +160,7 @@ TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 def test_a_checked_launch_has_several_warps_and_blocks(stage):
     tile = launches.tile_for(stage, checker.SEVERAL)
     everything = stage.adapted(checker.EVERYTHING)
-    problem = checker.in_blocks(stage, everything, tile, rows=2)
+    problem = launches.in_blocks(stage, everything, tile, rows=2)
     main = stage.prepare(problem, tile).launches[-1]
     assert math.prod(main.block) > 2 * 32
     assert math.prod(main.grid) > 1
@@ -271,8 +271,8 @@ def leaves_out_a_column(input, weight, bias, output):
 
 
 def test_the_picture_shows_the_pixels_that_are_wrong(monkeypatch):
-    monkeypatch.setattr(checker, "PROBLEMS", {"small": convlab.ConvProblem(1, 1, 3, 4, 1, 1)})
-    monkeypatch.setattr(checker, "FOR_SOME", {})
+    monkeypatch.setattr(launches, "PROBLEMS", {"small": convlab.ConvProblem(1, 1, 3, 4, 1, 1)})
+    monkeypatch.setattr(launches, "FOR_SOME", {})
     zeros = lambda p, seed: [np.zeros(s, np.float32) for s in (p.input_shape, p.weight_shape, 1)]  # noqa: E731
     monkeypatch.setattr(checker, "random_tensors", zeros)
     found = convlab.check(leaves_out_a_column, "m01")

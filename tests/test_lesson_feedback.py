@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from lesson_kernels import THREADS, kernel_of, ones, told_of
 from numba import cuda
 from numba.cuda.core import config
 
@@ -21,7 +21,6 @@ from convlab.lessons.limits import broken
 from convlab.running.engines.kernels import argument_types
 from convlab.support import code_places
 
-THREADS = 64
 pytestmark = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the strict simulator's findings")
 
 
@@ -29,23 +28,6 @@ pytestmark = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the strict simula
 def no_compilers(monkeypatch):
     """Compile nothing: that depends on what is installed, and no result here may."""
     monkeypatch.setattr(compiling, "compile_error", lambda kernel, types: None)
-
-
-def kernel_of(folder, body, arguments="a, out"):
-    """A kernel of these lines, in a file of its own."""
-    file = folder / f"cell{abs(hash(body))}.py"
-    head = f"import numpy as np\nfrom numba import cuda, float32\nTHREADS = {THREADS}\n"
-    file.write_text(f"{head}@cuda.jit\ndef kernel({arguments}):\n{body}")
-    return runpy.run_path(str(file))["kernel"]
-
-
-def ones(size=THREADS):
-    return np.ones(size, np.float32)
-
-
-def told_of(kernel, wanted=np.copy, on=None, **options):
-    on = on or [lessons.On(1, THREADS, (ones(),))]
-    return lessons.check_kernel(kernel, wanted, on, **options)
 
 
 # Barriers

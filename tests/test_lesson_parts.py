@@ -11,7 +11,7 @@ import pytest
 from numba import cuda
 
 from convlab import ConvProblem, Tile, lessons, trace_stage
-from convlab.checking import checker
+from convlab.checking import checker, launches
 from convlab.ladder import stage_named
 from convlab.lessons import (
     exercises,
@@ -42,7 +42,7 @@ def quick(monkeypatch):
     """Checks on two problems, and nothing is compiled."""
     few = {"small": SMALL}
     monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
-    monkeypatch.setattr(checker, "PROBLEMS", few)
+    monkeypatch.setattr(launches, "PROBLEMS", few)
     monkeypatch.setattr(problem_checks, "PROBLEMS", few)
     monkeypatch.setattr(exercises, "MODEL", SMALL)
     monkeypatch.setattr(problem_checks, "MODEL", SMALL)

@@ -24,7 +24,7 @@ from test_docs import headings, keys, listed, rows
 from test_lesson_progress import run
 
 from convlab import ConvProblem, lessons
-from convlab.checking import checker
+from convlab.checking import checker, launches
 from convlab.checking.outcome import CompiledKernel
 from convlab.commands import lessons as command
 from convlab.ladder.gradients import g01_direct_gradients
@@ -68,7 +68,7 @@ def no_compilers(monkeypatch):
 def quick(monkeypatch):
     """Checks on a single problem, which is also what is counted."""
     small = ConvProblem(1, 2, 4, 5, 3, 2)
-    for module in checker, problem_checks:
+    for module in launches, problem_checks:
         monkeypatch.setattr(module, "PROBLEMS", {"small": small})
     for module in exercises, problem_checks, stage_checks:
         monkeypatch.setattr(module, "MODEL", small)

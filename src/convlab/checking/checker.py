@@ -7,7 +7,7 @@ import linecache
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,34 +15,27 @@ from typing import Any
 import numpy as np
 
 from convlab.checking.launches import (
-    CHUNKS,
     COUNTED,
     EVERYTHING,
     FOR_SOME,
-    FULL,
-    OPTIONS,
-    OWN_TILE,
-    PARTS,
     PIXEL,
-    PROBLEMS,
     SEVERAL,
-    SPLIT_SIZES,
-    in_blocks,
-    in_splits,
+    Planned,
     main_of,
-    needs_chunks,
-    tile_for,
+    planned,
 )
-from convlab.checking.loading import Maker, maker, offers, title_of
+from convlab.checking.loading import Maker, maker, title_of
 from convlab.checking.machine_code import compiled
 from convlab.checking.outcome import (
     BARRIERS,
     RELU,
     SPOILED,
+    TRANSFORMS,
     Answer,
     Check,
     TrafficCount,
 )
+from convlab.checking.unwritten import Arrays, Ran, unwritten
 from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.ladder.stage import SOURCES
 from convlab.problems import workloads
@@ -59,8 +52,8 @@ from convlab.tracing import LaunchTrace, trace_steps
 # A kernel whose loops run more iterations than so many, and so many times those of the stage, is
 # taken to be endless: that takes seconds.
 ITERATIONS, TIMES = 200_000, 10
+OnProblem = Callable[[str, int, int], object]  # the name, the number from 1, the count of all
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # with the output before the bias
 
 
 def check(
@@ -69,6 +62,8 @@ def check(
     *,
     seed: int = 0,
     on_step: Callable[[], object] = lambda: None,
+    on_problem: OnProblem = lambda name, number, count: None,
+    first_findings: bool = False,
     model: ConvProblem | None = None,
     dtype: str | None = None,
 ) -> Check:
@@ -78,9 +73,11 @@ def check(
     ``make_kernel(problem, tile)`` that returns one (``make_kernel(problem)`` for a stage without
     tiles), a function ``prepare`` with the same arguments that returns a whole
     :class:`~convlab.ladder.Program`, or ``"FILE.py::NAME"`` of any of these. ``seed`` chooses the
-    numbers; ``on_step`` is called after each problem; ``model`` is the problem for the counts, by
-    default the small Conv9. ``dtype`` is the type of the numbers, one that the stage takes, by
-    default the first; the layout is the stage's.
+    numbers. ``on_step`` is called after each problem, and ``on_problem`` before it, with its name,
+    its number from 1 and the count of all. With ``first_findings`` the problems after the first one
+    with findings run without the simulator's checks, which takes a tenth of the time. ``model`` is
+    the problem for the counts, by default the small Conv9. ``dtype`` is the type of the numbers,
+    one that the stage takes, by default the first; the layout is the stage's.
 
     Raises ``ValueError`` for an unknown stage, or if there is no kernel to check, ``TypeError`` for
     an argument of another kind.
@@ -88,8 +85,9 @@ def check(
     integer("seed", seed, at_least=0)
     if model is not None and not isinstance(model, ConvProblem):
         raise TypeError(f"model is {shown(model)}: it must be a ConvProblem or None")
-    if not callable(on_step):
-        raise TypeError(f"on_step is {shown(on_step)}: it must be a function")
+    for name, called in (("on_step", on_step), ("on_problem", on_problem)):
+        if not callable(called):
+            raise TypeError(f"{name} is {shown(called)}: it must be a function")
     chosen_stage = stage_named(stage)
     if dtype is not None:
         if dtype not in chosen_stage.dtypes:
@@ -106,7 +104,12 @@ def check(
     found: dict[tuple[object, ...], Finding] = {}
     counts: dict[str, int] = {}
     model = chosen_stage.adapted(model or workloads.MODEL)
-    for answer, findings, counted in attempts(chosen_stage, made, seed, model):
+    tried = planned(chosen_stage, made)
+    trying = attempts(
+        chosen_stage, made, seed, model,
+        tried=tried, on_problem=on_problem, first_findings=first_findings,
+    )  # fmt: skip
+    for answer, findings, counted in trying:
         counts = counted
         answers.append(answer)
         for one in findings:
@@ -124,6 +127,7 @@ def check(
         findings=tuple(found.values()),
         counts=(),
         machine=machine,
+        planned=len(tried) + 1,
     )
     if not checked.ok:
         return checked
@@ -144,37 +148,28 @@ Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, 
 
 
 def attempts(
-    stage: Stage, make: Maker, seed: int, model: ConvProblem, first: tuple[str, ...] = ()
-) -> Iterator[Attempt]:
-    """The problems one by one, those named in ``first`` before the others; the larger ones only
-    while nothing is wrong: what is wrong shows better in small ones. The last is ``model``, which
-    is counted."""
-    right = True
-    problems = PROBLEMS | FOR_SOME
-    for name in dict.fromkeys((*first, *problems)):
-        problem = problems[name]
-        options, tile = OPTIONS.get(name, {}), tile_for(stage, name)
-        if not (offers(stage.prepare, options) and offers(make, options)):
-            continue
-        if (name in PARTS and tile is not None) or (name in OWN_TILE and tile is None):
-            continue
-        if (name == CHUNKS and not needs_chunks(tile)) or (name == FULL and tile is None):
-            continue
+    stage: Stage, make: Maker, seed: int, model: ConvProblem, *,
+    first: tuple[str, ...] = (), tried: Sequence[Planned] | None = None,
+    first_findings: bool = False, on_problem: OnProblem = lambda name, number, count: None,
+) -> Iterator[Attempt]:  # fmt: skip
+    """Try the planned problems one by one, those named in ``first`` before the others, and the
+    larger ones only while nothing is wrong: what is wrong shows better in small ones. The last is
+    ``model``, which is counted. With ``first_findings`` problems after the first one with findings
+    run without checks."""
+    right, strict = True, True
+    tried = planned(stage, make, first) if tried is None else tried
+    for number, (name, problem, tile, options) in enumerate(tried, 1):
         if (name == SEVERAL or name in FOR_SOME) and not right:
             return
-        if name == FULL and tile is not None:
-            problem = replace(problem, out_channels=tile.M_B)
-        if name in SPLIT_SIZES and tile is not None:
-            problem = in_splits(problem, tile, *SPLIT_SIZES[name])
-        problem = stage.adapted(problem)
-        if name in OWN_TILE or name == SEVERAL:
-            problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
-        answer, findings = _try(stage, make, name, problem, tile, seed, **options)
+        on_problem(name, number, len(tried) + 1)
+        answer, findings = _try(stage, make, name, problem, tile, seed, strict, **options)
         yield answer, findings, {}
         right = right and answer.ok and not findings
+        strict = strict and not (first_findings and findings)
         if answer.endless:
             return  # each problem would take as long
     if right:
+        on_problem(COUNTED, len(tried) + 1, len(tried) + 1)
         yield _counted(stage, make, model, seed)
 
 
@@ -195,9 +190,10 @@ def check_also(
 
 def _try(
     stage: Stage, make: Maker, name: str, problem: ConvProblem, tile: Tile | None, seed: int,
-    **options: object,
+    strict: bool = True, **options: object,
 ) -> tuple[Answer, tuple[Finding, ...]]:  # fmt: skip
-    """The answer, and a strict run's findings; after these the answer of a run without checks."""
+    """The answer, and a strict run's findings; after these the answer of a run without checks.
+    Without ``strict`` only the latter."""
     tensors = random_tensors(problem, seed)
     own = _iterations(stage, problem, tile)
     if name in (SPOILED, RELU):
@@ -217,12 +213,14 @@ def _try(
     findings: tuple[Finding, ...] = ()
     try:
         try:
-            arrays = _run(stage, program, problem, tensors, own, strict=True)
+            ran = _run(stage, program, problem, tensors, own, strict=strict)
         except NotSimulated:
             raise
         except SimulationError as error:
+            if not strict:
+                raise
             findings = error.findings
-            arrays = _run(stage, program, problem, tensors, own, strict=False)
+            ran = _run(stage, program, problem, tensors, own, strict=False)
     except NotSimulated as error:
         raise ValueError(str(error)) from error
     except SimulationError:  # without checks less is known of what the kernel waits for
@@ -235,8 +233,8 @@ def _try(
         return replace(answer, failed=", ".join([said, *_notes(error)]), endless=True), findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
         return replace(answer, failed=raised_by(error)), findings
-    checked = _checked(stage, name, problem, tensors, arrays)
-    return replace(checked, tile=tile, blocks=blocks), findings
+    checked = _checked(stage, name, problem, tensors, ran.arrays)
+    return replace(checked, tile=tile, blocks=blocks, unwritten=ran.unwritten), findings
 
 
 def _stopped(stage: Stage, answer: Answer, findings: tuple[Finding, ...], own: int) -> Answer:
@@ -275,11 +273,12 @@ def _checked(
 
 def _run(
     stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, own: int, strict: bool
-) -> Arrays:
+) -> Ran:
     arrays = _copies(problem, tensors)
     simulator = Simulator(strict, loops=_loops(own))
-    Plan(problem, stage, program.tile, simulator, program=program)(*arrays)
-    return arrays
+    plan = Plan(problem, stage, program.tile, simulator, program=program)
+    plan(*arrays)
+    return Ran(arrays, unwritten(plan, arrays))
 
 
 def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
@@ -336,7 +335,7 @@ def _counts_of(*launches: LaunchTrace) -> dict[str, int]:
     has counts of its own: it is little, and waste would hide behind the loads."""
     counts: Counter[str] = Counter()
     for launch in launches:
-        of = "" if launch is launches[-1] else "transforms: "
+        of = "" if launch is launches[-1] else TRANSFORMS
         near, far = (launch.of(space=space) for space in ("shared", "global"))
         stored = [access for access in far if access.operation != "load"]
         counts[f"{of}requests to global memory"] += launch.total("requests", far)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
+from convlab.checking.loading import Maker, offers
 from convlab.checking.outcome import RELU, SPOILED
 from convlab.ladder import Launch, Program, Stage, Tile
 from convlab.problems.problem import ConvProblem
@@ -238,3 +240,37 @@ def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int =
     tried = map(stage.adapted, map(larger, range(rows - 1 if tile else 0, 64)))
     several = (one for one in tried if math.prod(main_of(stage.prepare(one, tile)).grid) > 1)
     return next(several, problem)
+
+
+class Planned(NamedTuple):
+    """A problem to try a kernel on: its name, the tile, and options of the kernel's maker."""
+
+    name: str
+    problem: ConvProblem
+    tile: Tile | None
+    options: dict[str, int]
+
+
+def planned(stage: Stage, make: Maker, first: tuple[str, ...] = ()) -> list[Planned]:
+    """Return the problems that a right kernel is tried on, those named in ``first`` before the
+    others, without the one that is counted."""
+    found = []
+    problems = PROBLEMS | FOR_SOME
+    for name in dict.fromkeys((*first, *problems)):
+        problem = problems[name]
+        options, tile = OPTIONS.get(name, {}), tile_for(stage, name)
+        if not (offers(stage.prepare, options) and offers(make, options)):
+            continue
+        if (name in PARTS and tile is not None) or (name in OWN_TILE and tile is None):
+            continue
+        if (name == CHUNKS and not needs_chunks(tile)) or (name == FULL and tile is None):
+            continue
+        if name == FULL and tile is not None:
+            problem = replace(problem, out_channels=tile.M_B)
+        if name in SPLIT_SIZES and tile is not None:
+            problem = in_splits(problem, tile, *SPLIT_SIZES[name])
+        problem = stage.adapted(problem)
+        if name in OWN_TILE or name == SEVERAL:
+            problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
+        found.append(Planned(name, problem, tile, options))
+    return found

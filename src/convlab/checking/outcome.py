@@ -22,6 +22,7 @@ from convlab.tracing.views import as_html
 SPOILED = "NaN and infinities"
 RELU = "ReLU"  # of NaN and infinities too
 BARRIERS = "threads at barriers"
+TRANSFORMS = "transforms: "  # begins the names of counts of the layout transforms
 AS_GOOD = 1.10  # times the stage's count that still is as good
 WIDTH = 100
 MOST_ROWS, MOST_COLUMNS = 12, 48
@@ -34,7 +35,8 @@ class Answer:
     ``wrong`` is True where ``output`` is wrong, by [image, channel, row, column]; None if the
     output is right or there is none. ``failed`` says what else is wrong. ``ended`` is True if every
     run came to its end, ``endless`` if a loop did not. ``tile`` is None for stages without tiles,
-    and ``blocks`` are those of the main kernel's launch.
+    and ``blocks`` are those of the main kernel's launch. ``unwritten`` is the first buffer, such as
+    the im2win tensor, with elements that no launch wrote.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Answer:
     endless: bool = False
     tile: Tile | None = None
     blocks: int = 1
+    unwritten: str = ""
 
     @property
     def ok(self) -> bool:
@@ -129,7 +132,8 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check. ``counts`` are empty for a wrong answer: they would mean nothing."""
+    """The result of a check. ``counts`` are empty for a wrong answer: they would mean nothing.
+    ``planned`` is the number of problems on which a right kernel is tried."""
 
     kernel: str
     stage: str
@@ -137,6 +141,7 @@ class Check:
     findings: tuple[Finding, ...]
     counts: tuple[TrafficCount, ...]
     machine: CompiledKernel | None = None
+    planned: int = 0
 
     @property
     def wrong(self) -> list[Answer]:
@@ -170,6 +175,12 @@ class Check:
         spoiled = bool(self.wrong) and {one.name for one in self.wrong} <= {SPOILED, RELU}
         shown = self.telling.check if self.telling is not None and not spoiled else None
         if shown is not None and np.isnan(shown.got or 0):
+            if self.telling is not None and self.telling.unwritten:
+                name = self.telling.unwritten
+                return (
+                    f"the array {name} is filled with NaN before the launches, and some of its "
+                    "elements are still NaN after them: no thread has written these elements"
+                )
             return (
                 "the output is NaN before the launch: nothing was written there, or a sum took "
                 "memory that nothing was written to"

@@ -21,6 +21,7 @@ CONVLAB = Path(__file__).parents[1]
 # Words with which sentences about errors begin: names of a learner's functions keep their case.
 ORDINARY = {"a", "all", "an", "it", "its", "the", "this", "thread", "threads"}
 USUALLY = "What usually fixes it:"
+MOST_CALLS = 3  # shown lines that call one function
 ENDS = (*FATAL, "deadlock", "endless loop")  # findings after which the answer is not known
 # Hints for beginners' mistakes, by a piece of the error's message.
 SINGLE_ELEMENTS = (
@@ -104,6 +105,42 @@ def lines_of(*places: tuple[str | None, int | None], kernel: Any = None) -> tupl
     return tuple(sorted(found, key=lambda line: (line.library, line.number)))
 
 
+def calls_of(own: str, *places: tuple[str | None, int | None]) -> tuple[Line, ...]:
+    """Return the lines of a learner's file ``own`` that call a function of another file or cell
+    which contains one of the places: there the learner's mistake is."""
+    tree, found = tree_of(own), list[Line]()
+    for file, number in places:
+        if file is None or number is None or file == own or tree is None:
+            continue
+        name = _function_around(file, number)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == name:
+                code = linecache.getline(own, node.lineno).strip()
+                line = Line(node.lineno, code, cell=cell_said(own), calls=name)
+                if line not in found:
+                    found.append(line)
+    return tuple(sorted(found, key=lambda line: line.number))[:MOST_CALLS]
+
+
+def with_calls(kernel: Any, *places: tuple[str, int]) -> tuple[Line, ...]:
+    """Return lines that a trace of a kernel names, after the kernel's lines that call their
+    functions."""
+    own = str(kernel.py_func.__code__.co_filename)
+    whole = [(_whole_name(file, kernel), number) for file, number in places]
+    return calls_of(own, *whole) + lines_of(*whole)
+
+
+def _function_around(file: str, line: int) -> str:
+    """Return the name of the innermost function of a file that contains a line, or nothing."""
+    tree = tree_of(file)
+    around = [
+        node
+        for node in ([] if tree is None else ast.walk(tree))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(around, key=lambda node: node.lineno).name if around else ""
+
+
 def _whole_name(file: str, kernel: Any) -> str:
     """Return a file of which only the name is known: that of the kernel, or another one."""
     own = str(kernel.py_func.__code__.co_filename)
@@ -116,18 +153,21 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def of_findings(findings: Iterable[Finding], kernel: Any = None) -> list[Mistake]:
+def of_findings(findings: Iterable[Finding], kernel: Any = None, own: str = "") -> list[Mistake]:
     """Return findings of the simulator as mistakes with their lines; pass the kernel of a trace.
+    ``own`` is the learner's file, by default that of the kernel.
 
     Of several findings with one cause, only one is returned: that with most of the learner's lines.
     Races are left out if threads do not meet at a barrier, because the races may come from that.
     """
+    if kernel is not None:
+        own = own or str(kernel.py_func.__code__.co_filename)
     mistakes: dict[Any, list[Mistake]] = {}
     found = list(findings)
     parted = any(finding.kind == "barrier divergence" for finding in found)
     for finding in found:
         if not (parted and finding.kind == "shared race"):
-            one = _of_finding(finding, kernel)
+            one = _of_finding(finding, kernel, own)
             mistakes.setdefault(one.cause, []).append(one)
     told = []
     for same in mistakes.values():
@@ -145,7 +185,7 @@ def _of_library(mistake: Mistake) -> int:
     return sum(bool(line.library) for line in mistake.lines)
 
 
-def _of_finding(finding: Finding, kernel: Any) -> Mistake:
+def _of_finding(finding: Finding, kernel: Any, own: str) -> Mistake:
     if kernel is not None:
         other = finding.other_file and _whole_name(finding.other_file, kernel)
         finding = replace(finding, file=_whole_name(finding.file, kernel), other_file=other)
@@ -159,7 +199,8 @@ def _of_finding(finding: Finding, kernel: Any) -> Mistake:
         what += "" if finding.block is None else f" of block {_place(finding.block)}"
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
     remedy = f"{USUALLY} {_remedy(finding)}" if barrier is None else barrier[1]
-    return Mistake(finding.kind, f"{what}.", lines_of(*places, kernel=kernel), remedy)
+    lines = calls_of(own, *places) + lines_of(*places, kernel=kernel)
+    return Mistake(finding.kind, f"{what}.", lines, remedy)
 
 
 def _remedy(finding: Finding) -> str:

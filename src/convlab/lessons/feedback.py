@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, NamedTuple
 
+from convlab.checking.outcome import TRANSFORMS
 from convlab.lessons.pictures import Picture
 
 PASSED, UNFILLED, BROKEN, ANSWER, COUNTS = "passed", "unfilled", "broken", "answer", "counts"
@@ -26,7 +28,9 @@ HEADLINES = {
 }
 # What is counted, and what too high a count means.
 MEMORY, BARRIERS, ONE_THREAD, ONE_ELEMENT = "memory", "barriers", "one thread", "one element"
+SEVERAL_WRITERS = "several writers"
 TOO_MUCH = {
+    SEVERAL_WRITERS: "several threads write the same element",
     MEMORY: "the kernel causes more memory traffic than it should",
     BARRIERS: "its threads wait at more barriers than they should",
     ONE_THREAD: "one thread does work that many could share",
@@ -40,16 +44,20 @@ AS_FEW = 1.25  # a count may be this many times the target's
 
 
 class Line(NamedTuple):
-    """A line of the learner's cell that a mistake names."""
+    """A line of the learner's cell that a mistake names, or of a function that the cell calls."""
 
     number: int
     code: str
     library: str = ""  # the file's name if the line is convlab's own
     cell: str = ""  # "this cell", or another cell of the notebook by its number
+    calls: str = ""  # the function of another cell or file that the line calls, if that matters
 
     def __str__(self) -> str:
         place = self.library or self.cell
-        return f"line {self.number} of {place}" if place else f"line {self.number}"
+        said = f"line {self.number} of {place}" if place else f"line {self.number}"
+        if self.library:
+            return f"{said} (a given part, not yours)"
+        return f"{said}, which calls {self.calls}" if self.calls else said
 
 
 @dataclass(frozen=True)
@@ -70,14 +78,15 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Row:
-    """A count beside the target's. ``ok`` is true if the count is low enough; ``kind`` is a key of
-    ``TOO_MUCH``."""
+    """A count beside the target's. ``ok`` is true if the count is low enough, at most ``allowed``
+    times the target; ``kind`` is a key of ``TOO_MUCH``."""
 
     unit: str
     yours: float
     target: float
     ok: bool
     kind: str = MEMORY
+    allowed: float = 1.0
 
     @property
     def mark(self) -> str:
@@ -87,8 +96,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Feedback:
-    """The result of a check, which a notebook shows. ``right`` lists the parts that are right, and
-    ``notes`` what could be better though the check passes."""
+    """The result of a check, which a notebook shows. ``right`` lists the parts that are right,
+    ``notes`` what could be better though the check passes, and ``todo`` the parts that are not
+    filled in. A notebook's output ``display_id`` is replaced by the feedback: it says how far the
+    check was."""
 
     headline: str
     mistakes: tuple[Mistake, ...] = ()
@@ -96,24 +107,30 @@ class Feedback:
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     picture: Picture | None = field(default=None, repr=False)
+    todo: tuple[str, ...] = ()
+    display_id: str = field(default="", repr=False, compare=False)
 
     @property
     def passed(self) -> bool:
-        """True if there is no mistake."""
-        return not self.mistakes
+        """True if there is no mistake and nothing to do."""
+        return not self.mistakes and not self.todo
 
     @property
     def result(self) -> str:
         """``passed``, or the first mistake's reason."""
+        if self.todo and not self.mistakes:
+            return UNFILLED
         return self.mistakes[0].reason if self.mistakes else PASSED
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """The reasons of all mistakes, each once; empty if the check passed."""
-        return tuple(dict.fromkeys(mistake.reason for mistake in self.mistakes))
+        reasons = [mistake.reason for mistake in self.mistakes]
+        return tuple(dict.fromkeys([*reasons, UNFILLED] if self.todo else reasons))
 
     def __str__(self) -> str:
         text = [self.headline, *(f"  ok     {what}" for what in self.right)]
+        text += [f"  todo   {what}" for what in self.todo]
         text += [f"  note   {what}" for what in self.notes]
         for mistake in self.mistakes:
             mark = "todo " if mistake.reason == UNFILLED else "WRONG"
@@ -121,17 +138,29 @@ class Feedback:
             text += [f"         {line}: {line.code}" for line in mistake.lines]
             if mistake.advice:
                 text.append(f"         {mistake.advice}")
+        columns = self._columns()
         if self.rows:
-            text.append(f"         {'':28}{'yours':>10}{'target':>10}")
+            text.append(f"         {'':28}{''.join(f'{column:>10}' for column in columns)}")
         for row in self.rows:
-            numbers = f"{row.unit:28}{row.yours:10,.0f}{row.target:10,.0f}"
-            text.append(f"         {numbers}  {row.mark}".rstrip())
+            numbers = "".join(f"{number:10,.0f}" for number in self._numbers(row))
+            text.append(f"         {row.unit:28}{numbers}  {row.mark}".rstrip())
         return "\n".join(text)
+
+    def _columns(self) -> tuple[str, ...]:
+        """Return the columns of the counts. What is allowed is told if a count that is low enough
+        is above its target, which looks like a mistake."""
+        above = any(row.ok and row.yours > row.target for row in self.rows)
+        return ("yours", "target", "allowed") if above else ("yours", "target")
+
+    def _numbers(self, row: Row) -> tuple[float, ...]:
+        allowed = math.floor(row.allowed * row.target)
+        return (row.yours, row.target, allowed)[: len(self._columns())]
 
     def as_html(self) -> str:
         """Return a card of HTML without script, whose colours suit light and dark pages."""
         colour = GREEN if self.passed else GREY if self.result == UNFILLED else RED
         items = [f"✔ {escape(what)}" for what in self.right]
+        items += [f"… {escape(what)}" for what in self.todo]
         items += [f"⚠ {escape(what)}" for what in self.notes]
         for mistake in self.mistakes:
             item = [escape(mistake.what)]
@@ -145,10 +174,12 @@ class Feedback:
             inside += f'<ul style="list-style:none;padding-left:.5em">{listed}</ul>'
         if self.rows:
             number = '<{0} style="text-align:right;padding:.1em .6em">{1}</{0}>'.format
-            head = f"<th></th>{number('th', 'yours')}{number('th', 'target')}<th></th>"
+            titles = "".join(number("th", column) for column in self._columns())
+            head = f"<th></th>{titles}<th></th>"
             lines = [
-                f"<td>{escape(row.unit)}</td>{number('td', f'{row.yours:,.0f}')}"
-                f"{number('td', f'{row.target:,.0f}')}<td>{row.mark}</td>"
+                f"<td>{escape(row.unit)}</td>"
+                + "".join(number("td", f"{one:,.0f}") for one in self._numbers(row))
+                + f"<td>{row.mark}</td>"
                 for row in self.rows
             ]
             inside += f"<table>{''.join(f'<tr>{line}</tr>' for line in (head, *lines))}</table>"
@@ -157,7 +188,11 @@ class Feedback:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        display({"text/html": self.as_html(), "text/plain": str(self)}, raw=True)
+        card = {"text/html": self.as_html(), "text/plain": str(self)}
+        if self.display_id:
+            display(card, raw=True, display_id=self.display_id, update=True)
+        else:
+            display(card, raw=True)
         if self.picture is not None:
             display(self.picture)
 
@@ -176,7 +211,7 @@ def row_of(
     unit: str, yours: float, target: float, at_most: float = AS_FEW, kind: str = MEMORY
 ) -> Row:
     """Return the row of a count that may be ``at_most`` times the target."""
-    return Row(unit, yours, target, yours <= at_most * target, kind)
+    return Row(unit, yours, target, yours <= at_most * target, kind, at_most)
 
 
 def checked_by_counts(
@@ -190,20 +225,36 @@ def checked_by_counts(
     rows = tuple(row for row in rows if row.yours or row.target)
     if all(row.ok for row in rows):
         more = ": right, with no more memory traffic than it should have." if rows else "."
+        if any(row.yours > row.target for row in rows):
+            more = ": right, and no count is above what is allowed."
         return Feedback(f"Passed{more}", (), tuple(right), rows, tuple(notes))
     kinds = [kind for kind in TOO_MUCH if any(row.kind == kind and not row.ok for row in rows)]
     mistakes = []
     for kind in kinds:
-        told = ", ".join(
-            row.unit + (f" ({row.yours / row.target:.1f} times the target)" if row.target else "")
-            for row in rows
-            if not row.ok and row.kind == kind
-        )
+        told = _too_many([row for row in rows if not row.ok and row.kind == kind])
         hint = hints.get(kind, Hint())
-        mistakes.append(Mistake(COUNTS, f"Too many {told}.", hint.lines, hint.advice))
+        mistakes.append(Mistake(COUNTS, told, hint.lines, hint.advice))
     why = ", and ".join(TOO_MUCH[kind] for kind in kinds)
-    headline = f"Right, but not there yet: {why}."
+    begin = "The numbers are right here" if SEVERAL_WRITERS in kinds else "Right"
+    headline = f"{begin}, but not there yet: {why}."
     return Feedback(headline, tuple(mistakes), tuple(right), rows, tuple(notes))
+
+
+def _too_many(rows: Sequence[Row]) -> str:
+    """Return the sentences about counts that are too high, those of the layout transforms apart."""
+    sentences = []
+    for begin in ("", TRANSFORMS):
+        told = ", ".join(
+            row.unit.removeprefix(TRANSFORMS)
+            + (f" ({row.yours / row.target:.1f} times the target)" if row.target else "")
+            for row in rows
+            if row.unit.startswith(TRANSFORMS) == bool(begin)
+        )
+        if told:
+            sentences.append(
+                f"In the layout transforms: too many {told}." if begin else f"Too many {told}."
+            )
+    return " ".join(sentences)
 
 
 # Reasons in the order in which they are told, because others may follow from the first. Findings of

@@ -23,11 +23,12 @@ from convlab.lessons.feedback import (
     MEMORY,
     ONE_ELEMENT,
     ONE_THREAD,
+    SEVERAL_WRITERS,
     Feedback,
     Hint,
     Mistake,
 )
-from convlab.lessons.kernel_text import slip
+from convlab.lessons.kernel_text import float_constant, slip
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import ready
@@ -39,6 +40,7 @@ from convlab.lessons.traffic_hints import (
     share_of_one_thread,
     stores_of_each,
 )
+from convlab.lessons.wrong_outputs import untouched_places, unwritten_part
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.finding_words import NO_VALUE
@@ -80,10 +82,11 @@ def _count(shape: int | tuple[int, ...]) -> int:
     return math.prod(shape) if isinstance(shape, tuple) else shape
 
 
+LARGER_BLOCKS = f"blocks of more than {WARP} threads"
 # What launches with wrong answers may share. Properties that say more come first.
 OF_LAUNCHES: dict[str, Callable[[Tried], bool]] = {
     "several blocks": lambda one: _count(one.launch.grid) > 1,
-    "blocks of several warps": lambda one: _count(one.launch.block) > WARP,
+    LARGER_BLOCKS: lambda one: _count(one.launch.block) > WARP,
     "more threads than results": lambda one: (
         _count(one.launch.grid) * _count(one.launch.block) > one.right.size
     ),
@@ -92,6 +95,20 @@ OF_LAUNCHES: dict[str, Callable[[Tried], bool]] = {
         isinstance(one.launch.block, tuple) and len({*one.launch.block}) > 1
     ),
 }
+
+
+def _properties(right: Sequence[Tried]) -> dict[str, Callable[[Tried], bool]]:
+    """Return what launches with wrong answers may share, after the size of a block that all right
+    ones have: a kernel that has this size as a constant is wrong for any other."""
+    sizes = {_count(one.launch.block) for one in right}
+    if len(sizes) != 1:
+        return OF_LAUNCHES
+    (size,) = sizes
+    others = {name: test for name, test in OF_LAUNCHES.items() if name != LARGER_BLOCKS}
+    return {
+        f"blocks that do not have {size} threads": lambda one: _count(one.launch.block) != size,
+        **others,
+    }
 
 
 @graded
@@ -124,6 +141,8 @@ def check_kernel(
         return feedback.with_mistakes(mistakes.values(), answers if known else ())
     traces = [one.trace for one in found]
     rows, hints = _memory(kernel, traces, fewest_sectors, each_once, at_most)
+    if each_once and (times := max(map(_stores(kernel), found), default=0)) > MANY_STORES:
+        rows, hints = _as_writers(rows, hints, _output(kernel), times)
     if busiest is not None:
         for kind, unit, counts in (
             (ONE_THREAD, "accesses of the busiest thread", map(busiest_thread, traces)),
@@ -133,7 +152,7 @@ def check_kernel(
             if count and place is not None:
                 rows.append(feedback.row_of(unit, count, busiest, at_most, kind))
                 hints[kind] = _hint(kernel, kind, place)
-    notes = () if each_once else _notes(kernel, found)
+    notes = _notes(kernel, found, each_once) if found else ()
     return feedback.checked_by_counts(answers, rows, hints, notes)
 
 
@@ -156,7 +175,7 @@ def _mistakes(kernel: Any, found: Sequence[Tried]) -> dict[Any, Mistake]:
             for is_wrong in (True, False)
         )
         if right:
-            more = said(shared(wrong, right, OF_LAUNCHES), len(wrong), "launches")
+            more = said(shared(wrong, right, _properties(right)), len(wrong), "launches")
             are = "is" if len(wrong) == 1 else "are"
             what = f"{answer.what} {len(wrong)} of {len(found)} launches {are} wrong. {more}"
             mistakes[ANSWER] = replace(answer, what=what.strip())
@@ -188,6 +207,20 @@ def _memory(
     return rows, hints
 
 
+def _as_writers(
+    rows: list[feedback.Row], hints: dict[str, Hint], output: str, times: float
+) -> tuple[list[feedback.Row], dict[str, Hint]]:
+    """Return the rows and hints of memory as those of a kernel whose threads all write the same
+    elements, which is the reason why the counts are too high."""
+    told = f"""Each element of {output} is stored {times:.0f} times, because several threads write
+        it. No rule says which thread writes last, so let each element be written by one thread."""
+    lines = hints[MEMORY].lines if MEMORY in hints else ()
+    return [
+        replace(row, kind=SEVERAL_WRITERS) if row.kind == MEMORY and not row.ok else row
+        for row in rows
+    ], {**hints, SEVERAL_WRITERS: Hint(joined(told), lines)}
+
+
 def _of_memory(kernel: Any, traces: Sequence[LaunchTrace], unit: str) -> Hint:
     hint = most_of(kernel, traces, unit)
     if any(share_of_one_thread(one) > MOST_WORK for one in traces):
@@ -206,15 +239,27 @@ def _hint(kernel: Any, kind: str, place: CodeLine) -> Hint:
     return Hint(advice, lines)
 
 
-def _notes(kernel: Any, found: Sequence[Tried]) -> tuple[str, ...]:
-    """Return what could be better in a right kernel: elements that many threads store."""
+def _notes(kernel: Any, found: Sequence[Tried], each_once: bool) -> tuple[str, ...]:
+    """Return what could be better in a right kernel: elements that many threads store, unless that
+    is counted, and arithmetic in float64."""
+    output, types = _output(kernel), _types(found[0].launch, found[0].right)
+    times = 0.0 if each_once else max(map(_stores(kernel), found))
+    notes = []
+    if times > MANY_STORES:
+        notes.append(f"""each element of {output} is stored {times:.0f} times: every thread does
+            work that one would do. Let each thread compute an element of its own.""")
+    if any(array.dtype == np.float64 for array in (*found[0].launch.inputs, found[0].right)):
+        return tuple(map(joined, notes))
+    if (line := float_constant(kernel, types)) is not None:
+        notes.append(f"""it computes in float64, because {line.code!r} in {line} has a number with a
+            point, and most GPUs are slow with 64-bit numbers. Write float32(0) instead of 0.0.""")
+    return tuple(map(joined, notes))
+
+
+def _stores(kernel: Any) -> Callable[[Tried], float]:
+    """Return a function that says how often a launch stores each element of the output."""
     output = _output(kernel)
-    times = max((stores_of_each(one.trace, output, one.right.size) for one in found), default=0)
-    if times <= MANY_STORES:
-        return ()
-    told = f"""each element of {output} is stored {times:.0f} times: every thread does work that
-        one would do. Let each thread compute an element of its own."""
-    return (joined(told),)
+    return lambda one: stores_of_each(one.trace, output, one.right.size)
 
 
 def _output(kernel: Any) -> str:
@@ -291,7 +336,7 @@ def _wrong_answer(
     said_of = f"the kernel wrote {output[where]:.6g}"
     name = _output(kernel)
     reads = [(one.file, one.line) for one in made.of(name) if one.operation != "store"]
-    untouched = output[where] == right.dtype.type(before)
+    untouched = untouched_places(output, before)[where]
     if np.isnan(output[where]):
         said_of = "nothing, or NaN, was written there"
     elif untouched:
@@ -307,6 +352,8 @@ def _wrong_answer(
     shown = [*alike, ("wanted", right), ("got", output)]
     told = [f"{one_name} {' '.join(f'{n:.4g}' for n in array[near])}" for one_name, array in shown]
     what += f" Around there: {'; '.join(told)}."
+    if isinstance(launch.block, tuple):
+        what += unwritten_part(name, untouched_places(output, before), wrong)
     if np.isnan(output[where]) and reads:
         advice = (
             f"The kernel reads {name}, which holds NaN until the kernel stores to it: += reads."

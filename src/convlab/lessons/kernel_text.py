@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import Any
 
+from numba.cuda.core import config
+
 from convlab.lessons.explanations import lines_of
-from convlab.lessons.feedback import MISSING_INDEX, NOT_CALLED, REFUSED, Mistake
+from convlab.lessons.feedback import MISSING_INDEX, NOT_CALLED, REFUSED, Line, Mistake
 from convlab.lessons.missing_barriers import tree_of
+from convlab.running.engines.compilation import float64_lines
 
 NUMBERS = {1: "one dimension", 2: "two dimensions", 3: "three dimensions", 4: "four dimensions"}
 
@@ -27,6 +30,32 @@ def slip(kernel: Any, dimensions: Iterable[int]) -> Mistake | None:
     file = function.__code__.co_filename
     ranks = dict(zip(signature(function).parameters, dimensions, strict=False))
     return _not_called(own, file) or _wrong_indices(own, file, ranks)
+
+
+def float_constant(kernel: Any, types: Iterable[Any]) -> Line | None:
+    """Return the first line of a kernel with a constant such as 0.0 if the kernel computes in
+    float64; None if it does not, or if that is not known here. ``float32(0.0)`` is no reason."""
+    function = kernel.py_func
+    own = _own_tree(function)
+    if own is None or config.ENABLE_CUDASIM:
+        return None
+    converted = {
+        id(argument)
+        for node in ast.walk(own)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("float32")
+        for argument in node.args
+    }
+    lines = [
+        node.lineno
+        for node in ast.walk(own)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, float)
+        and id(node) not in converted
+    ]
+    if not lines or not float64_lines(kernel, tuple(types)):
+        return None
+    (found,) = lines_of((function.__code__.co_filename, min(lines)))
+    return found
 
 
 def _not_called(own: ast.FunctionDef, file: str) -> Mistake | None:

@@ -31,6 +31,7 @@ from convlab.lessons.feedback import (
 )
 from convlab.lessons.pictures import joined
 from convlab.lessons.progress import note
+from convlab.lessons.progress_line import progress_line
 from convlab.simulation.recording.loops import EndlessLoop
 from convlab.simulation.rules.findings import NotSimulated
 
@@ -66,7 +67,7 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
     def checked(*arguments: P.args, **options: P.kwargs) -> Feedback:
         _at_work.append(check.__name__)
         try:
-            with limited():
+            with progress_line() as line, limited():
                 feedback = check(*arguments, **options)
         except Stopped as stopped:
             (feedback,) = stopped.args
@@ -74,6 +75,7 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
             _at_work.pop()
         if _at_work:  # the check that called this one says what the result is
             return feedback
+        feedback = replace(feedback, display_id=line.display_id)
         note(feedback.result)
         if os.environ.get("NBGRADER_EXECUTION") == "autograde" and not feedback.passed:
             raise AssertionError(str(feedback))

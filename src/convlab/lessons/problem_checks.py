@@ -26,7 +26,8 @@ from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Mistake, Ro
 from convlab.lessons.kernel_checks import UNITS, On, tried
 from convlab.lessons.limits import broken, graded, running
 from convlab.lessons.plain_im2win import BLOCK, make_packing, make_transform, whole_im2win
-from convlab.lessons.readiness import ready
+from convlab.lessons.progress_line import say_progress, within
+from convlab.lessons.readiness import SOME_TO_DO, is_to_do, ready
 from convlab.lessons.stage_checks import check
 from convlab.lessons.traffic_hints import most_of
 from convlab.problems.gradient import Gradient
@@ -119,15 +120,27 @@ def check_im2win(
     """
     layouts = ((transform, windows, "input"), (packing, packed, "weight"))
     right: tuple[str, ...] = ()
+    todo: tuple[str, ...] = ()
     for made, wanted, of in layouts:
-        found = check_layout(made, wanted, of)
         name = getattr(made, "__name__", str(made))
+        if is_to_do(made):
+            todo += (f"{name}: not filled in yet",)
+            continue
+        with within(name):
+            found = check_layout(made, wanted, of)
         if not found.passed:
-            return replace(found, right=(*right, *(f"{name}: {one}" for one in found.right)))
+            before = (*right, *(f"{name}: {one}" for one in found.right))
+            return replace(found, right=before, todo=todo)
         right += tuple(f"{name}: {one}" for one in found.right)
-    ready(kernel)
+    if is_to_do(kernel):
+        todo += (f"{getattr(kernel, '__name__', kernel)}: not filled in yet",)
+    if todo and right:
+        return Feedback(SOME_TO_DO, right=right, todo=todo)
+    for made in (transform, packing, kernel):
+        ready(made)
     whole = whole_im2win(transform, packing, kernel)
-    found = check(whole, "m11", at_most=at_most)
+    with within("all three together"):
+        found = check(whole, "m11", at_most=at_most)
     right += found.right
     if not found.passed:
         return replace(found, right=right)
@@ -185,7 +198,9 @@ def _on_problems(
     if ROWS in tried_on:
         tried_on[ROWS] = PADDED_ROWS
     wrong: list[ConvProblem] = []
-    for name, problem in sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K):
+    in_turn = sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K)
+    for number, (name, problem) in enumerate(in_turn, 1):
+        say_progress(name, number, len(in_turn))
         for arguments, launch, right, own in cases(problem):
             with running(f"{made.__name__}: "):
                 kernel = made(*arguments)

@@ -6,12 +6,15 @@ code is wrong; the feedback says what is wrong.
 
 from __future__ import annotations
 
+import inspect
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from time import process_time
 from typing import Any
 
+import numpy as np
 from numba.cuda.core import config
 
 from convlab.checking import Check
@@ -19,8 +22,8 @@ from convlab.checking import check as checked
 from convlab.checking.checker import check_also, program_with
 from convlab.checking.launches import EVERYTHING, main_of
 from convlab.checking.loading import maker
-from convlab.checking.outcome import CompiledKernel
-from convlab.ladder import Program, Stage, Tile, short_name, stage_named
+from convlab.checking.outcome import TRANSFORMS, CompiledKernel
+from convlab.ladder import Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, refusal
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ready_for, traced
@@ -29,14 +32,17 @@ from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Mistake, 
 from convlab.lessons.kernel_text import slip
 from convlab.lessons.limits import SECONDS, broken, graded, limited, running
 from convlab.lessons.pictures import joined
-from convlab.lessons.readiness import ready
+from convlab.lessons.progress_line import say_progress
+from convlab.lessons.readiness import function_of, ready
 from convlab.lessons.stage_feedback import feedback_on
 from convlab.lessons.traffic_hints import most_of
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.compilation import float64_lines
 from convlab.running.engines.kernels import argument_types
-from convlab.tracing import LaunchTrace, trace
+from convlab.running.engines.simulator import Simulator
+from convlab.running.plans import Plan
+from convlab.tracing import LaunchTrace, trace_steps
 
 SLOW = 18.0  # seconds that any check may take
 TIMES = 50  # and more, of the stage's own time on one problem: right ones take 20
@@ -69,7 +75,10 @@ def check(
     ready(made)
     with limited(max(SLOW, 2 * SECONDS + TIMES * _seconds(chosen_stage.name))):
         try:
-            found = checked(made, chosen_stage.name, seed=seed, model=MODEL)
+            found = checked(
+                made, chosen_stage.name, seed=seed, on_problem=say_progress, first_findings=True,
+                model=MODEL,
+            )  # fmt: skip
         except ValueError as error:
             raise broken(str(error)) from error
         for one in (PADDED_ROWS, also):
@@ -80,15 +89,17 @@ def check(
         if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
             found = replace(found, machine=_by_types(chosen_stage, made))
         refused, notes = _refused(chosen_stage, made, found), _notes(chosen_stage, made, found)
-        told = feedback_on(found, at_most, seed, refused, notes)
+        function = function_of(inspect.unwrap(made))
+        own = function.__code__.co_filename if function is not None else ""
+        told = feedback_on(found, at_most, seed, refused, notes, own)
         if too_much := [row for row in told.rows if not row.ok]:
             hints = _hints(chosen_stage, made, too_much)
             return feedback.checked_by_counts(told.right, told.rows, hints, told.notes)
         if not told.passed or not in_order:
             return told
-        yours, ours = (jumps_of(traced(one, stage, MODEL), in_order) for one in (made, None))
-    row = feedback.row_of(f"jumps between reads of {in_order}", yours, ours)
-    return feedback.checked_by_counts(told.right, (*told.rows, row), notes=told.notes)
+        row, hint = _in_order(stage, made, in_order)
+    rows, hints = (*told.rows, row), {MEMORY: hint}
+    return feedback.checked_by_counts(told.right, rows, hints, told.notes)
 
 
 @cache
@@ -150,22 +161,54 @@ def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:
 
 def _hints(stage: Stage, made: Any, rows: Sequence[Row]) -> dict[str, Hint]:
     """Return the lines that cause most of the counts that are too high."""
-    hints = dict[str, Hint]()
-    traces = []
     with running(seconds=PICTURE_SECONDS):
-        for one in made, None:
-            tensors = random_tensors(MODEL, 0)
-            main, arrays = ready_for(one, stage.name, MODEL, None, tensors)
-            traces.append((main, trace(main.kernel, main.grid, main.block, *arrays).main))
-    (main, yours), (_, ours) = traces
-    counted = [COUNTED[row.unit] for row in rows if row.unit in COUNTED]
+        (kernels, yours), (_, ours) = (_traces(stage, one) for one in (made, None))
+    hints = dict[str, Hint]()
+    # Sectors and wavefronts say more than requests, and the main kernel more than the transforms.
+    counted = sorted(
+        (row.unit.startswith(TRANSFORMS), unit == "requests", unit, space)
+        for row in rows
+        if (found := COUNTED.get(row.unit.removeprefix(TRANSFORMS))) is not None
+        for unit, space in [found]
+    )
     if counted:
-        # Sectors and wavefronts say more than requests.
-        unit, space = max(counted, key=lambda pair: pair[0] != "requests")
-        hints[MEMORY] = most_of(main.kernel, [yours], unit, [ours], space)
-    barriers = [(one.file, one.line) for one in yours.work if one.barriers]
-    hints[BARRIERS] = Hint(TOO_MANY_BARRIERS, lines_of(*barriers, kernel=main.kernel))
+        before, _, unit, space = counted[0]
+        part = slice(-1) if before else slice(-1, None)
+        kernel = kernels[0 if before else -1]
+        hints[MEMORY] = most_of(kernel, yours[part], unit, ours[part], space)
+    barriers = [(one.file, one.line) for one in yours[-1].work if one.barriers]
+    hints[BARRIERS] = Hint(TOO_MANY_BARRIERS, lines_of(*barriers, kernel=kernels[-1]))
     return hints
+
+
+def _traces(stage: Stage, made: Any) -> tuple[list[Any], tuple[LaunchTrace, ...]]:
+    """Return the kernels of all launches and their traces; those of the stage if made is None."""
+    make = stage.prepare if made is None else maker(made, stage)
+    tile = stage.model_tile or stage.tiny_tile
+    program = program_with(stage, make, MODEL, tile)
+    plan = Plan(MODEL, stage, program.tile, Simulator(strict=False), program=program)
+    input, weight, bias = random_tensors(MODEL, 0)
+    output = np.full(MODEL.output_shape, np.nan, np.float32)
+    launches = trace_steps(plan, input, weight, output, bias)
+    return [step.kernel for step in program.launches if isinstance(step, Launch)], launches
+
+
+def _in_order(stage: str, made: Any, array: str) -> tuple[Row, Hint]:
+    """Return the row of the jumps between a thread's reads of an array, and the hint with the line
+    that reads it."""
+    yours, ours = (traced(one, stage, MODEL) for one in (made, None))
+    unit = f"jumps between reads of {array}"
+    row = feedback.row_of(unit, jumps_of(yours, array), jumps_of(ours, array))
+    main, _ = ready_for(made, stage, MODEL, None, random_tensors(MODEL, 0))
+    reads = Counter[tuple[str, int]]()
+    for one in yours.of(array):
+        if one.operation == "load":
+            reads[one.file, one.line] += one.lanes
+    places = [place for place, _ in reads.most_common(1)]
+    advice = joined(f"""A jump is a read of a number that does not lie beside the thread's last one
+        in {array}. The thread's next number should be the neighbour of its last number: which
+        index must count fastest in its loop?""")
+    return row, Hint(advice, lines_of(*places, kernel=main.kernel))
 
 
 def jumps_of(launch: LaunchTrace, array: str) -> int:

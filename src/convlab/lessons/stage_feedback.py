@@ -25,21 +25,23 @@ from convlab.lessons.feedback import (
 from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
 from convlab.problems.oracle import random_tensors
 from convlab.problems.reference import reference
+from convlab.support.values import counted
 
 NOT_CHECKED = "floating-point operations"  # a matter of taste
 MOST_ROWS, MOST_COLUMNS = 8, 10  # of each plane in the picture of a wrong output
 
 
 def feedback_on(
-    found: Check, at_most: float, seed: int, refused: Mistake | None, notes: Sequence[str]
-) -> Feedback:
+    found: Check, at_most: float, seed: int, refused: Mistake | None, notes: Sequence[str],
+    own: str,
+) -> Feedback:  # fmt: skip
     """Return the feedback of a check of ``convlab.check``.
 
     Counts may be ``at_most`` times the stage's; ``seed`` is that of the check's numbers.
     ``refused`` is what Numba does not compile, or a slip in the text; ``notes`` are about a
-    right kernel.
+    right kernel, and ``own`` is the file of the learner's cell.
     """
-    mistakes = of_findings(found.findings)
+    mistakes = of_findings(found.findings, own=own)
     wrong = [answer for answer in found.answers if not answer.ok]
     ended = all(answer.ended for answer in found.answers)
     right = [f"the answer is right on {len(found.answers)} problems"] * (ended and not wrong)
@@ -48,10 +50,9 @@ def feedback_on(
     picture = None
     if (telling := found.telling) is not None and telling.check is not None:
         many = sum(one.check is not None for one in wrong)
-        on = f"{many} of {len(found.answers)}" if many < len(found.answers) else "all"
         simplest = joined(f"""The simplest of them is {telling.name!r} ({telling.problem}). There,
             {telling.error}.""")
-        parts = f"The answer is wrong on {on} problems.", found.shared, simplest
+        parts = _wrong_on(many, len(found.answers), found.planned), found.shared, simplest
         what = " ".join(filter(None, parts))
         advice = f"{capital(found.advice)}." if found.advice else ""
         mistakes.append(Mistake(ANSWER, what, advice=advice))
@@ -79,6 +80,16 @@ def feedback_on(
         for count in counts
     ]
     return checked_by_counts(right, rows, notes=notes)
+
+
+def _wrong_on(many: int, tried: int, planned: int) -> str:
+    """Return the sentence that says on how many problems the answer is wrong. The larger problems
+    are left out while small ones show what is wrong."""
+    some = f"all {tried}" if many == tried else f"{many} of {tried}"
+    if tried >= planned:
+        return f"The answer is wrong on {some} problems."
+    later = counted(planned - tried, "larger problem")
+    return f"The answer is wrong on {some} problems, and {later} will follow when these are right."
 
 
 def side_by_side(answer: Answer, seed: int) -> Picture:

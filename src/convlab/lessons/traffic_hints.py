@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from convlab.lessons.explanations import lines_of
+from convlab.lessons.explanations import with_calls
 from convlab.lessons.feedback import Hint
 from convlab.simulation.rules.memory_traffic import WARP
 from convlab.tracing import LaunchTrace
-from convlab.tracing.recorded import LineAccess
 
 WHY = {
     "lanes": "Which elements do several threads read or write?",
@@ -75,37 +74,41 @@ def most_of(
 ) -> Hint:
     """Return the hint for a count of a memory, ``space``, that is too high.
 
-    It names the array with the largest excess over ``others``, the launches of a kernel that is
-    good enough, or without these over its size, and the line that accesses it most.
+    It names the array and the operation with the largest excess over ``others``, the launches of a
+    kernel that is good enough, or without these the array with the largest excess over its size,
+    and the line that makes most of these accesses.
     """
     yours, theirs = _by_array(launches, unit, space), _by_array(others, unit, space)
-    fewest = _sizes(launches, unit) if not theirs else {}
-    excess = {
-        array: sum(getattr(one, unit) for one in accesses)
-        - sum(getattr(one, unit) for one in theirs.get(array, ()))
-        - fewest.get(array, 0)
-        for array, accesses in yours.items()
-    }
+    excess: dict[tuple[str, str], int] = {}  # by array and operation
+    if theirs:
+        for array, counts in yours.items():
+            for operation, count in counts.items():
+                excess[array, operation] = count - theirs.get(array, Counter())[operation]
+    else:
+        fewest = _sizes(launches, unit)
+        for array, counts in yours.items():
+            (operation, _), *_ = counts.most_common(1)
+            excess[array, operation] = counts.total() - fewest.get(array, 0)
     if not excess or max(excess.values()) <= 0:
         return Hint()
-    array = max(excess, key=lambda name: excess[name])
-    by_line: Counter[tuple[str, int, str]] = Counter()
-    for one in yours[array]:
-        by_line[one.file, one.line, one.operation] += getattr(one, unit)
-    (file, line, operation), _ = by_line.most_common(1)[0]
-    told = f"Most of the excess comes from {DOES[operation]} {array}. {WHY[unit]}"
-    return Hint(told, lines_of((file, line), kernel=kernel))
-
-
-def _by_array(
-    launches: Sequence[LaunchTrace], unit: str, space: str
-) -> dict[str, list[LineAccess]]:
-    """Return the accesses that have counts of a unit, by array."""
-    found: dict[str, list[LineAccess]] = {}
+    array, operation = max(excess, key=lambda key: excess[key])
+    lines: Counter[tuple[str, int]] = Counter()
     for launch in launches:
         for one in launch.accesses:
-            if one.space == space and getattr(one, unit):
-                found.setdefault(one.array, []).append(one)
+            if (one.space, one.array, one.operation) == (space, array, operation):
+                lines[one.file, one.line] += getattr(one, unit)
+    place, _ = lines.most_common(1)[0]
+    told = f"Most of the excess comes from {DOES[operation]} {array}. {WHY[unit]}"
+    return Hint(told, with_calls(kernel, place))
+
+
+def _by_array(launches: Sequence[LaunchTrace], unit: str, space: str) -> dict[str, Counter[str]]:
+    """Return the counts of a unit by array, and of each array by operation."""
+    found: dict[str, Counter[str]] = {}
+    for launch in launches:
+        for one in launch.accesses:
+            if one.space == space and (count := getattr(one, unit)):
+                found.setdefault(one.array, Counter())[one.operation] += count
     return found
 
 

@@ -212,9 +212,9 @@ def _link(
 
 
 def float64_lines(kernel: Kernel, types: ArgumentTypes) -> tuple[int, ...] | None:
-    """Return the lines of a kernel whose arithmetic has a float64 result, by Numba's type inference
-    alone, which needs no compiler; None where inference does not come to an end, as for a kernel
-    that calls device functions."""
+    """Return the lines of a kernel whose operators or calls, such as ``max``, have a float64
+    result, by Numba's type inference alone, which needs no compiler; None where inference does not
+    come to an end, as for a kernel that calls device functions."""
     from numba.cuda import compiler
     from numba.cuda import types as numba_types
     from numba.cuda.core import ir
@@ -241,7 +241,7 @@ def float64_lines(kernel: Kernel, types: ArgumentTypes) -> tuple[int, ...] | Non
             expression.loc.line
             for expression, found in states[0].calltypes.items()
             if isinstance(expression, ir.Expr)
-            and expression.op in ("binop", "inplace_binop")
+            and expression.op in ("binop", "inplace_binop", "call")
             and found.return_type == numba_types.float64
         )
     )

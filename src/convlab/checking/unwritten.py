@@ -1,0 +1,30 @@
+"""The buffer of a program, such as the im2win tensor, that its launches leave partly unwritten."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from convlab.running.plans import Plan
+
+# Input, weight, output and bias, in the order in which a plan takes them.
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+class Ran(NamedTuple):
+    """The arrays of a program that has run, and the first buffer with elements never written."""
+
+    arrays: Arrays
+    unwritten: str
+
+
+def unwritten(plan: Plan, arrays: Arrays) -> str:
+    """Return the name of the first buffer that still has some of the NaN with which a simulator
+    fills it; empty if there is none."""
+    buffers = {buffer.name for buffer in plan.program.buffers}
+    for step, bound in plan.bound(*arrays):
+        for argument, array in zip(getattr(step, "arguments", ()), bound, strict=False):
+            if str(argument) in buffers and array.dtype.kind == "f" and np.isnan(array).any():
+                return str(argument)
+    return ""
