@@ -22,7 +22,7 @@ from convlab.ladder.main import m02_implicit_gemm
 
 pytestmark = pytest.mark.same_in_cudasim
 
-FEW = ("everything at once", checker.SPOILED, checker.SEVERAL)
+FEW = ("everything at once", checker.SPOILED, launches.SEVERAL)
 QUICK = ("m01", "m03")  # test_mutants.py has all
 # Of each kind one: with a field, with layout transforms, split sums, tensor cores, warpgroups.
 KINDS = ("c02_receptive_field", "m11", "m15", "t03", "t05")
@@ -42,9 +42,9 @@ def few_problems(monkeypatch):
 
 
 def tried(monkeypatch, *names):
-    every = launches.PROBLEMS | launches.FOR_SOME
-    monkeypatch.setattr(launches, "PROBLEMS", {name: every[name] for name in names})
-    monkeypatch.setattr(launches, "FOR_SOME", {})
+    for table in ("PROBLEMS", "FOR_SOME"):
+        every = getattr(launches, table)
+        monkeypatch.setattr(launches, table, {name: every[name] for name in names if name in every})
     small = convlab.ConvProblem(1, 3, 8, 8, 16, 3, padding=1)
     monkeypatch.setattr(checker.workloads, "MODEL", small)  # what is counted
 
@@ -116,9 +116,9 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (launches.PARTS[0], "c03_output_channels", "range(0, H_f, U)", "range(0, W_f, U)"),
         (launches.PARTS[1], "c03_output_channels", "range(0, W_f, V)", "range(0, H_f, V)"),
         (launches.TALL, "m15", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
-        (checker.SEVERAL, "m03", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
-        (checker.SEVERAL, "m06", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
-        (checker.SEVERAL, "m11", "int64(m0) * K_P", "int64(m0) * K_B"),
+        (launches.SEVERAL, "m03", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * K_B"),
+        (launches.SEVERAL, "m06", "cuda.blockIdx.y) * M_B", "cuda.blockIdx.y) * N_B"),
+        (launches.SEVERAL, "m11", "int64(m0) * K_P", "int64(m0) * K_B"),
         (launches.DEEP, "m10", "(t + f * THREADS) % K_4", "(t + f * N_B) % K_4"),
         (launches.DEEP, "t03", "k * (2 * M_B)", "k * (2 * N_B)"),
         (launches.SPLIT, "m15", "SHARE, SLICES)", "SHARE, DEPTH)"),
@@ -158,7 +158,7 @@ TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 
 @pytest.mark.parametrize("stage", TILED, ids=lambda stage: stage.name)
 def test_a_checked_launch_has_several_warps_and_blocks(stage):
-    tile = launches.tile_for(stage, checker.SEVERAL)
+    tile = launches.tile_for(stage, launches.SEVERAL)
     everything = stage.adapted(checker.EVERYTHING)
     problem = launches.in_blocks(stage, everything, tile, rows=2)
     main = stage.prepare(problem, tile).launches[-1]

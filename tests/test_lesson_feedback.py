@@ -262,7 +262,7 @@ def test_a_launch_that_ended_early_has_neither_a_right_answer_nor_a_wrong_one(tm
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("s = cuda.shared.array(8, float32)\n    s[i] = a[i]", "make s as large as"),
+        ("s = cuda.shared.array(8, float32)\n    s[i] = a[i]", "Here i must stay below 8"),
         ("s = cuda.local.array(8, float32)\n    s[0] += a[i]", "Give each element of s a value"),
     ],
 )

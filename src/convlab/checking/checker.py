@@ -17,9 +17,7 @@ import numpy as np
 from convlab.checking.launches import (
     COUNTED,
     EVERYTHING,
-    FOR_SOME,
     PIXEL,
-    SEVERAL,
     Planned,
     main_of,
     planned,
@@ -45,7 +43,12 @@ from convlab.problems.problem import ConvProblem
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, with_tile
 from convlab.simulation.recording.loops import EndlessLoop, Loops
-from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
+from convlab.simulation.rules.findings import (
+    FATAL,
+    Finding,
+    NotSimulated,
+    SimulationError,
+)
 from convlab.support.values import integer, shown
 from convlab.tracing import LaunchTrace, trace_steps
 
@@ -158,14 +161,16 @@ def attempts(
     run without checks."""
     right, strict = True, True
     tried = planned(stage, make, first) if tried is None else tried
-    for number, (name, problem, tile, options) in enumerate(tried, 1):
-        if (name == SEVERAL or name in FOR_SOME) and not right:
+    for number, (name, problem, tile, options, if_right) in enumerate(tried, 1):
+        if if_right and not right:
             return
         on_problem(name, number, len(tried) + 1)
         answer, findings = _try(stage, make, name, problem, tile, seed, strict, **options)
         yield answer, findings, {}
         right = right and answer.ok and not findings
-        strict = strict and not (first_findings and findings)
+        # A launch that ends with its finding takes no time, and others may tell more.
+        went_on = any(finding.kind not in FATAL for finding in findings)
+        strict = strict and not (first_findings and went_on)
         if answer.endless:
             return  # each problem would take as long
     if right:

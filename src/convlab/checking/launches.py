@@ -200,7 +200,8 @@ def tile_for(stage: Stage, name: str) -> Tile | None:
 
 def needs_chunks(tile: Tile | None) -> bool:
     """Return whether a slice may take more channels than any of ``PROBLEMS`` has."""
-    return tile is not None and max(one.in_channels for one in PROBLEMS.values()) < tile.K_B
+    most = max((one.in_channels for one in PROBLEMS.values()), default=0)
+    return tile is not None and most < tile.K_B
 
 
 def in_splits(
@@ -243,12 +244,16 @@ def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int =
 
 
 class Planned(NamedTuple):
-    """A problem to try a kernel on: its name, the tile, and options of the kernel's maker."""
+    """A problem to try a kernel on: its name, the tile, and options of the kernel's maker.
+
+    With ``if_right`` it is large and ends the check if an earlier problem is wrong.
+    """
 
     name: str
     problem: ConvProblem
     tile: Tile | None
     options: dict[str, int]
+    if_right: bool
 
 
 def planned(stage: Stage, make: Maker, first: tuple[str, ...] = ()) -> list[Planned]:
@@ -272,5 +277,6 @@ def planned(stage: Stage, make: Maker, first: tuple[str, ...] = ()) -> list[Plan
         problem = stage.adapted(problem)
         if name in OWN_TILE or name == SEVERAL:
             problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
-        found.append(Planned(name, problem, tile, options))
+        large = name == SEVERAL or name in FOR_SOME
+        found.append(Planned(name, problem, tile, options, if_right=large))
     return found

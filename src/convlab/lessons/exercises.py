@@ -113,7 +113,8 @@ def part_of(stage: str, **parts: Any) -> Any:
         if one.startswith(("convlab.ladder.layouts.", "convlab.ladder."))
     ]
     module = next((one for one in (own, *others) if hasattr(one, name)), None)
-    if module is None and has_part(chosen_stage.name, name):
+    is_part = module is None and has_part(chosen_stage.name, name)
+    if is_part:
         module, parts = own, {"make_kernel": kernel_with(chosen_stage.name, name, made)}
     if module is None:
         raise ValueError(f"{chosen_stage.name} has no function {name!r}")
@@ -125,6 +126,7 @@ def part_of(stage: str, **parts: Any) -> Any:
     # As one writes it. Its lines are the learner's.
     make_program.__name__ = f"part_of({stage!r}, {name}={getattr(made, '__name__', made)})"
     make_program.__wrapped__ = made  # type: ignore[attr-defined]
+    make_program.is_part = is_part  # type: ignore[attr-defined]
     return _taking(make_program, "problem", *(["tile"] if chosen_stage.tiny_tile else []))
 
 

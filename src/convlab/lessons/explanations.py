@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from convlab.lessons.feedback import BROKEN, Line, Mistake
-from convlab.lessons.missing_barriers import told, tree_of
-from convlab.simulation.rules.finding_words import IN_A_CALL, NO_BARRIER
+from convlab.lessons.index_advice import index_advice
+from convlab.lessons.missing_barriers import (
+    calls_in,
+    function_around,
+    in_one_function,
+    told,
+    tree_of,
+)
+from convlab.simulation.rules.finding_words import AT_ONCE, IN_A_CALL, NO_BARRIER, TWO_STORES
 from convlab.simulation.rules.findings import FATAL, Finding
 from convlab.support.code_places import cell_said
 
@@ -47,6 +54,15 @@ HINTS = {
     "<intrinsic wait_copies>": "wait_copies takes a constant, such as IN_FLIGHT: compute the "
     "number outside of the kernel.",
     "run more than": "Does the kernel have one loop too many?",
+}
+ENDED_BEFORE = re.compile(r"(\d+ of \d+ threads) ended before this barrier, (inside .+)")
+# Of a part of a kernel whose barriers are given, by the kind of the finding.
+PARTS_MISTAKES = {
+    "shared race": "The kernel's barriers are given, and they are enough for the right part. So "
+    "the part accesses a wrong element of {0}: compare its index with the places in {0} that the "
+    "task describes, and let each thread store to elements of its own.",
+    "uninitialised": "The rest of the kernel is given, and the right part stores to every element "
+    "that it reads. Compare the index of each store to {0} with the places in the task.",
 }
 OUTSIDE = re.compile(r"\[([^]]*)\] is outside shape \(([^)]*)\)")
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
@@ -112,13 +128,13 @@ def calls_of(own: str, *places: tuple[str | None, int | None]) -> tuple[Line, ..
     for file, number in places:
         if file is None or number is None or file == own or tree is None:
             continue
-        name = _function_around(file, number)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == name:
-                code = linecache.getline(own, node.lineno).strip()
-                line = Line(node.lineno, code, cell=cell_said(own), calls=name)
-                if line not in found:
-                    found.append(line)
+        if (function := function_around(file, number)) is None:
+            continue
+        for call in calls_in(tree, function.name):
+            code = linecache.getline(own, call).strip()
+            line = Line(call, code, cell=cell_said(own), calls=function.name)
+            if line not in found:
+                found.append(line)
     return tuple(sorted(found, key=lambda line: line.number))[:MOST_CALLS]
 
 
@@ -128,17 +144,6 @@ def with_calls(kernel: Any, *places: tuple[str, int]) -> tuple[Line, ...]:
     own = str(kernel.py_func.__code__.co_filename)
     whole = [(_whole_name(file, kernel), number) for file, number in places]
     return calls_of(own, *whole) + lines_of(*whole)
-
-
-def _function_around(file: str, line: int) -> str:
-    """Return the name of the innermost function of a file that contains a line, or nothing."""
-    tree = tree_of(file)
-    around = [
-        node
-        for node in ([] if tree is None else ast.walk(tree))
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(around, key=lambda node: node.lineno).name if around else ""
 
 
 def _whole_name(file: str, kernel: Any) -> str:
@@ -153,9 +158,12 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def of_findings(findings: Iterable[Finding], kernel: Any = None, own: str = "") -> list[Mistake]:
+def of_findings(
+    findings: Iterable[Finding], kernel: Any = None, own: str = "", barriers_given: bool = False
+) -> list[Mistake]:
     """Return findings of the simulator as mistakes with their lines; pass the kernel of a trace.
-    ``own`` is the learner's file, by default that of the kernel.
+    ``own`` is the learner's file, by default that of the kernel. With ``barriers_given`` the
+    learner has written a part of a kernel, and its barriers are not in that part.
 
     Of several findings with one cause, only one is returned: that with most of the learner's lines.
     Races are left out if threads do not meet at a barrier, because the races may come from that.
@@ -167,7 +175,7 @@ def of_findings(findings: Iterable[Finding], kernel: Any = None, own: str = "") 
     parted = any(finding.kind == "barrier divergence" for finding in found)
     for finding in found:
         if not (parted and finding.kind == "shared race"):
-            one = _of_finding(finding, kernel, own)
+            one = _of_finding(finding, kernel, own, barriers_given)
             mistakes.setdefault(one.cause, []).append(one)
     told = []
     for same in mistakes.values():
@@ -185,20 +193,23 @@ def _of_library(mistake: Mistake) -> int:
     return sum(bool(line.library) for line in mistake.lines)
 
 
-def _of_finding(finding: Finding, kernel: Any, own: str) -> Mistake:
+def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -> Mistake:
     if kernel is not None:
         other = finding.other_file and _whole_name(finding.other_file, kernel)
         finding = replace(finding, file=_whole_name(finding.file, kernel), other_file=other)
-    barrier = told(finding)
+    barrier = told(in_one_function(finding, own)) if own else told(finding)
     said = finding.what if barrier is None else barrier[0]
     if finding.kind == "global race":  # a barrier would not help across blocks
         said = re.sub(f", {NO_BARRIER}.*", "", said)
+    said = ENDED_BEFORE.sub(r"\1 never came to this barrier, which is \2", said)
     what = f"{capital(finding.kind)}: {said}"
     if finding.thread is not None:
         what += f", seen in thread {_place(finding.thread)}"
         what += "" if finding.block is None else f" of block {_place(finding.block)}"
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
     remedy = f"{USUALLY} {_remedy(finding)}" if barrier is None else barrier[1]
+    if barriers_given and finding.kind in PARTS_MISTAKES:
+        remedy = PARTS_MISTAKES[finding.kind].format(finding.array or "the array")
     lines = calls_of(own, *places) + lines_of(*places, kernel=kernel)
     return Mistake(finding.kind, f"{what}.", lines, remedy)
 
@@ -211,12 +222,27 @@ def _remedy(finding: Finding) -> str:
             f"Let each element of {array} be written by one thread, and read by no other, or use "
             "an atomic. A barrier lets only the threads of one block wait for each other."
         )
-    outside = OUTSIDE.search(finding.what)
-    if outside is not None and outside[1].count(",") < outside[2].rstrip(",").count(","):
-        return "Give an index for each dimension."
     memory = _memory_of(finding.file, finding.array)
-    if finding.kind == "out of bounds" and memory:
-        return f"Correct the index, or make {finding.array} as large as its indices need."
+    if (outside := OUTSIDE.search(finding.what)) is not None:
+        numbers, shape = (_integers(outside[group]) for group in (1, 2))
+        if len(numbers) < len(shape):
+            return "Give an index for each dimension."
+        advice = index_advice(
+            finding.file, finding.line, finding.array or "", numbers, shape, memory
+        )
+        if advice:
+            return advice
+    if finding.kind == "misaligned":
+        return (
+            f"Let the index into {finding.array or 'the array'} be a multiple of the access's "
+            "width: of four numbers for a float4. A shared array needs alignment=BYTES_16, too."
+        )
+    several = any(piece in finding.what for piece in (TWO_STORES, AT_ONCE))
+    if finding.kind == "shared race" and several:
+        return (
+            f"Several threads store to one element of {finding.array}: is the index the right one? "
+            "Each element belongs to one thread."
+        )
     if finding.kind == "uninitialised" and memory == "local":
         return (
             f"Give each element of {finding.array} a value first, float32(0) before a sum. Each "
@@ -224,6 +250,11 @@ def _remedy(finding: Finding) -> str:
         )
     # No lesson has a warp's barrier, and after it races with other warps would be found next.
     return finding.remedy.replace("syncwarp", "syncthreads")
+
+
+def _integers(listed: str) -> tuple[int, ...]:
+    """Return the integers of a list such as ``3, 4``."""
+    return tuple(map(int, re.findall(r"-?\d+", listed)))
 
 
 def _memory_of(file: str, array: str | None) -> str:

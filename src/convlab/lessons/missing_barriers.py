@@ -2,7 +2,8 @@
 
 A finding of the simulator names two lines. Where both are lines of one function, the loops and
 barriers around them tell which barrier is missing: the one between the store and the load, or the
-one before the next pass of the loop stores again.
+one before the next pass of the loop stores again. A line of a device function counts as the line
+of the kernel that calls the function.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from convlab.lessons.pictures import joined
@@ -72,6 +73,50 @@ class Text:
                 if not any(_holds(node, line) for line in lines):
                     return node.lineno
         return None
+
+
+def function_around(file: str, line: int) -> ast.FunctionDef | None:
+    """Return the innermost function of a file that contains a line."""
+    tree = tree_of(file)
+    return None if tree is None else _innermost(tree, line)
+
+
+def _innermost(tree: ast.AST, line: int) -> ast.FunctionDef | None:
+    around = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _holds(node, line)
+    ]
+    return max(around, key=lambda node: node.lineno) if around else None
+
+
+def calls_in(tree: ast.AST, name: str) -> list[int]:
+    """Return the lines of a text that call a function."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    lines = {one.lineno for one in calls if ast.unparse(one.func).rpartition(".")[2] == name}
+    return sorted(lines)
+
+
+def in_one_function(finding: Finding, own: str) -> Finding:
+    """Return a finding whose lines are both of one function of the file ``own``, where lines of
+    functions that this one calls are the lines of these calls. The finding itself if there is no
+    such function, or if it has several such calls."""
+    tree, other = tree_of(own), finding.other_file or finding.file
+    if tree is None or finding.other_line is None:
+        return finding
+    places = [(finding.file, finding.line), (other, finding.other_line)]
+    accessed_in = [function_around(*place) for place in places]
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        lines: list[int] = []
+        for (file, line), its_function in zip(places, accessed_in, strict=True):
+            found = _innermost(tree, line)
+            if file == own and found is not None and found.lineno == function.lineno:
+                lines.append(line)
+            elif its_function is not None:
+                calls = calls_in(function, its_function.name)
+                lines += [one for one in calls if _innermost(tree, one) is function][:2]
+        if len(lines) == len(places):
+            line, other_line = lines
+            return replace(finding, file=own, line=line, other_file=own, other_line=other_line)
+    return finding
 
 
 def told(finding: Finding) -> tuple[str, str] | None:

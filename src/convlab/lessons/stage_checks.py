@@ -91,7 +91,8 @@ def check(
         refused, notes = _refused(chosen_stage, made, found), _notes(chosen_stage, made, found)
         function = function_of(inspect.unwrap(made))
         own = function.__code__.co_filename if function is not None else ""
-        told = feedback_on(found, at_most, seed, refused, notes, own)
+        given = bool(getattr(made, "is_part", False)) and "sync" not in _text_of(made)
+        told = feedback_on(found, at_most, seed, refused, notes, own, barriers_given=given)
         if too_much := [row for row in told.rows if not row.ok]:
             hints = _hints(chosen_stage, made, too_much)
             return feedback.checked_by_counts(told.right, told.rows, hints, told.notes)
@@ -100,6 +101,14 @@ def check(
         row, hint = _in_order(stage, made, in_order)
     rows, hints = (*told.rows, row), {MEMORY: hint}
     return feedback.checked_by_counts(told.right, rows, hints, told.notes)
+
+
+def _text_of(made: Any) -> str:
+    """Return the text of a learner's function; empty if it is not known."""
+    try:
+        return inspect.getsource(inspect.unwrap(made))
+    except (OSError, TypeError):
+        return ""
 
 
 @cache

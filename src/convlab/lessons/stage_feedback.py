@@ -33,15 +33,16 @@ MOST_ROWS, MOST_COLUMNS = 8, 10  # of each plane in the picture of a wrong outpu
 
 def feedback_on(
     found: Check, at_most: float, seed: int, refused: Mistake | None, notes: Sequence[str],
-    own: str,
+    own: str, barriers_given: bool = False,
 ) -> Feedback:  # fmt: skip
     """Return the feedback of a check of ``convlab.check``.
 
     Counts may be ``at_most`` times the stage's; ``seed`` is that of the check's numbers.
     ``refused`` is what Numba does not compile, or a slip in the text; ``notes`` are about a
-    right kernel, and ``own`` is the file of the learner's cell.
+    right kernel, and ``own`` is the file of the learner's cell. With ``barriers_given`` the
+    learner's part of the kernel has no barrier.
     """
-    mistakes = of_findings(found.findings, own=own)
+    mistakes = of_findings(found.findings, own=own, barriers_given=barriers_given)
     wrong = [answer for answer in found.answers if not answer.ok]
     ended = all(answer.ended for answer in found.answers)
     right = [f"the answer is right on {len(found.answers)} problems"] * (ended and not wrong)

@@ -110,9 +110,15 @@ class Sites:
     def together_in_branch(self, site: int, other: int) -> bool:
         """Return whether an ``if`` of the kernel contains both sites and everything that may run
         between them: a line that follows itself in a loop only if the ``if`` contains the loop.
-        True in a device function, because its call may be in an ``if``."""
-        code = self.code(site)
-        if code is None or code is not self.code(other) or code is not self._kernel:
+        True in a device function, because its call may be in an ``if``; of a site of the kernel
+        and one of a device function, the kernel's tells."""
+        code, its_code = self.code(site), self.code(other)
+        kernel = self._kernel
+        if code is not its_code and kernel is not None and kernel in (code, its_code):
+            line = self.line(site if code is kernel else other)[1]
+            blocks = _blocks(kernel, kernel.co_filename)
+            return any(kind == "if" and line in within for kind, _, within in blocks)
+        if code is None or code is not its_code or code is not self._kernel:
             return True
         line, second = self.line(site)[1], self.line(other)[1]
         blocks = _blocks(code, code.co_filename)

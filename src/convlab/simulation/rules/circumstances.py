@@ -17,7 +17,8 @@ from linecache import getline
 import numpy as np
 
 from convlab.simulation.recording.access_log import READ, WRITE, Accesses, LoggedAccess
-from convlab.simulation.recording.sites import in_two_arms
+from convlab.simulation.recording.sites import code_at, in_two_arms
+from convlab.simulation.rules.dependence import depends
 from convlab.simulation.rules.happens_before import in_order
 from convlab.simulation.rules.retries import LOCKING, Retry, Update
 
@@ -122,6 +123,7 @@ class Circumstances:
                 # A line that reads below the one that writes reads what an earlier pass of their
                 # loop has left: a barrier is missing at the loop's end, not an atomic.
                 if its[0] != changes[0] or its[1] < changes[1]
+                if _decides(pair[0].site, pair[1].site, its[1], changes[1])
             )
             return Around.ONE_STEP if reads else Around.NOTHING
         stores = [
@@ -160,6 +162,15 @@ class Circumstances:
         before = (columns.thread == access.thread) & (columns.phase == access.phase)
         before &= (columns.site == access.site) & (columns.position < access.position)
         return int(before.sum())
+
+
+def _decides(reads: int, changes: int, its_line: int, other_line: int) -> bool:
+    """Return whether what is written at the site ``changes`` depends on what is read at the other.
+    In two functions it does not: one loads a slice, which the other uses."""
+    code, other = code_at(reads), code_at(changes)
+    if code is None or other is None:
+        return True
+    return code is other and depends(code, code.co_filename, its_line, other_line)
 
 
 def waits(update: Update) -> bool:

@@ -115,8 +115,8 @@ REMEDIES = {
         OF_PANELS: "Begin panels at multiples of 1,024 bytes after panel_start(S), or give the "
         "shared array alignment=BYTES_1024.",
         OFF_ITS_SIZE: "Align the field, or begin the view at a multiple of its element's size.",
-        USUAL: "Let the index be a multiple of the access's width and give the shared array "
-        "alignment=16.",
+        USUAL: "Let the index be a multiple of the access's width. A shared array needs "
+        "alignment=16, too.",
     },
     "uninitialised": {
         NO_INIT: "Let one thread call init_barrier and then fence_barriers, and put "
