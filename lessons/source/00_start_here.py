@@ -2,11 +2,12 @@
 """
 # Start here: how a GPU runs threads
 
-**You will be able to** write a kernel for any number of elements, find a race and a read outside of an array,
-and see whether neighbouring threads read neighbouring numbers.
+**You will be able to** write a kernel (a function that each thread of a GPU runs) for any number of elements, find a
+race (a result that depends on which thread is faster) and a read outside of an array, and see whether neighbouring
+threads read neighbouring numbers.
 
 You know NumPy. This notebook shows what a GPU does differently, with kernels of three lines. No GPU
-is needed: a simulator runs them and shows what happens.
+is needed: a simulator, a program on the CPU, runs them and shows what happens.
 
 **How these notebooks work.** Read from top to bottom and run each cell with **Shift+Enter**. The
 output below each cell is stored from an earlier run. Run every cell anyway, because later cells
@@ -190,7 +191,8 @@ Whether `a[i - 1]` holds the old or the new value depends on which thread is fas
 **race**. The simulator finds the race even if the result happens to be right. It also says what usually helps. Two of
 the words come in later lessons: at a *barrier* the threads of a block wait for each other
 ([00b](00b_small_kernels.ipynb)), and an *atomic* addition cannot be interrupted by another thread
-([02](02_channel_parallel.ipynb)).
+([02](02_channel_parallel.ipynb)). A thread has three numbers, x, y and z; here only x counts, so thread `(1, 0, 0)` is
+number 1.
 """
 
 

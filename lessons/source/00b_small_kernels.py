@@ -32,6 +32,10 @@ def load(a, i):
     return a[i] if 0 <= i < a.size else float32(0)
 
 
+def in_blocks(size):  # for the checks: a launch with blocks of THREADS threads
+    return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size),))
+
+
 # %% [markdown]
 """
 ## 1. Shared memory: a kernel that works
@@ -69,7 +73,7 @@ or a name that has a number outside of the kernel, such as `THREADS`.
 
 `cuda.syncthreads()` is a **barrier**: no thread goes on before all threads of the block have reached it. What if it
 is missing? Some thread reads a place that another thread has not filled yet. Here is the same kernel for blocks of
-`THREADS` threads without its barrier. The answer may be right by luck, so the simulator looks at every access:
+`THREADS` threads without its barrier. The answer may be right by luck, so the simulator looks at every access. (A thread has three numbers, x, y and z; thread `(1, 0, 0)` is number 1.)
 """
 
 
@@ -133,10 +137,6 @@ def add_left(a, out):
 
 
 # %% check="left"
-def in_blocks(size):
-    return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size),))
-
-
 check_kernel(
     add_left,
     lambda a: a + np.pad(a, (1, 0))[:-1],
@@ -152,11 +152,13 @@ at the edges of blocks are fetched twice, once by each block.)
 ### Your turn: a neighbour on each side
 
 With both neighbours, `a[i - 1] + a[i] + a[i + 1]`, each number is needed three times. Such additional numbers around a
-block's own are called a **halo**. A convolution's blocks have one, too. This is how a block of eight threads works:
+block's own are called a **halo**. A convolution's blocks have one, too. The animation shows the second of three blocks, of
+eight threads each. Its first box of `a` is the number before the block's own, and its last box is the number after
+them. Where the code shows three dots, the line is yours to write:
 """
 
 # %%
-line_by_line(halo(), "a", "tile", "out")
+line_by_line(halo(), "a", "tile", "out", hidden="out[i]")
 
 # %% [markdown]
 """
@@ -211,16 +213,17 @@ check_kernel(sum_of_three, three, [*map(in_blocks, (1, 128, 129, 300, 700))], ea
 
 One thread needs 127 steps to add 128 numbers. Many threads together need seven: 64 threads add the
 upper half to the lower half, then 32 threads add the second quarter to the first, and so on, until
-the sum is in place 0. This is a **reduction**. A barrier separates each step from the next. Here eight threads do it:
+the sum is in place 0. This is a **reduction**. A barrier separates each step from the next. Here eight threads do it
+(the three dots are again a line for you to write):
 """
 
 # %%
-line_by_line(reduction(), "part")
+line_by_line(reduction(), "part", hidden="part[t] +=")
 
 # %% [markdown]
 """
-If some threads of a warp take a branch and others do not, the warp executes both paths one after
-the other: this is **warp divergence**. Our reduction has little divergence, because the threads
+If the condition of an `if` is true for some threads of a warp and false for others, the warp executes both paths one
+after the other: this is **warp divergence**. Our reduction has little divergence, because the threads
 that add have neighbouring numbers. So most warps add as a whole or not at all.
 
 ### Your turn: a dot product
@@ -483,10 +486,13 @@ The loop over the steps and the store are given. In each step every thread copie
 and one of `B`, or 0 outside of the matrices (`load_2d` does this), and adds up 8 products. Each
 step needs **two** barriers: one before the threads read the tiles, and one before the next step
 overwrites them.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: which number of <code>A</code> should I copy, and which of <code>B</code>?</summary>
 
-In this step the block needs columns `k0` to `k0 + 7` of its rows of `A`, and rows `k0` to `k0 + 7` of its columns of `B`. There are
+`k0` is the first term of this step: 0, then 8, then 16. The block needs columns `k0` to `k0 + 7` of its rows of `A`, and rows `k0` to `k0 + 7` of its columns of `B`. There are
 as many threads as numbers, so each copies one of each. Which of mine, `x` or `y`, counts along a row?
 </details>
 <details><summary>Tip: the plan</summary>

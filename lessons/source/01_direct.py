@@ -7,7 +7,8 @@
 A convolution slides a small filter over an image. At each position it multiplies the pixels under
 the filter by the filter's numbers and adds up the products. In code this takes seven loops, of
 which four become threads. This kernel, m01, is the first **stage** of a **ladder**. Each stage adds one
-idea to the stage that it builds on. (`m` stands for the main route; other routes branch off from it.) You should have done [00_start_here](00_start_here.ipynb) and
+idea to the stage that it builds on. (`m` stands for the main route; other routes branch off from it.) The main route
+leads to **im2win**, a way to reorder the image before a convolution, from a paper that these lessons follow. You should have done [00_start_here](00_start_here.ipynb) and
 [00b_small_kernels](00b_small_kernels.ipynb).
 """
 
@@ -90,12 +91,16 @@ the problem's sizes*, so `C_i`, `H_f` and so on are constants for the compiler. 
 splits the thread's number into `i_n`, `o_c`, `o_h` and `o_w`. Columns count fastest: after the last
 column of a row comes the next row, and after the last row comes the next channel, as in the first
 picture. (`uint32` is an integer of 32 bits without a sign; GPUs are fastest with integers of 32 bits.)
+"""
 
+# %% [markdown]
+"""
 The sum is left for you. (The last line adds the `bias`, one number for each output channel.) Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero
 rows above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or
 column of the filter to the next, mostly 1). The pixel that filter row `f_h` meets is in input row
-`o_h * s_h + f_h * d_h - p_h`. (It has a sign, because `s_h` and `p_h` have one: it is negative above the image.)
-Columns follow the same rule.
+`o_h * s_h + f_h * d_h - p_h`. Above the image the result is negative. (This works: `o_h` is unsigned, but `s_h` and `p_h`
+are signed, so the result is signed.) Columns follow the same rule. A pixel outside the image is 0, but do not skip it:
+multiply it like any other, because 0 times an infinite weight is not 0.
 """
 
 # %% [markdown]
@@ -124,6 +129,9 @@ padding wider than the image, infinities. If it names a problem, as in `1x2x7x5 
 are the shapes of the input and of the filters. `padding ((3, 1), (0, 2))` means three rows of zeros above the image
 and one below, no column of zeros on the left and two on the right. The check compares every output with the same sum in
 64 bits. Rounding may change an output a little; the **bound** is the largest change that is allowed.
+
+The number of problems differs from check to check: some problems are for some stages only, and some are tried only
+after all others are right.
 """
 
 # %% exercise="loops"
@@ -174,13 +182,14 @@ stage.
 
 This kernel gives the right answers, but it causes much more memory traffic than yours. Two lines
 are the cause. Run both cells and compare the picture with the one above: what do neighbouring
-threads read? Then fix the lines and run the check.
+threads read? Then fix the lines and run the check. (In its table, *sectors stored* are the sectors that the kernel writes.)
 """
 
 # %% hunt="order"
 stage_kernel(
     "m01",
     planted=(
+        ("        # Columns are innermost, so neighbouring threads read and write neighbouring addresses.\n", ""),
         ("o_w = thread % W_o\n", "o_h = thread % H_o\n"),
         ("o_h = thread // W_o % H_o\n", "o_w = thread // H_o % W_o\n"),
     ),
@@ -233,7 +242,8 @@ time_mine(make_kernel, "m01")
 
 # %% [markdown]
 """
-Your first kernel is a respectable start. Every multiplication waits for two numbers from memory,
+Your first kernel is a respectable start. It is even faster than m03, which waits at barriers for each slice and does
+index arithmetic that m01 does not need ([05](05_shared_memory.ipynb) tells the reasons). Every multiplication waits for two numbers from memory,
 but most of them come from a cache, because a
 neighbouring thread has just fetched nearly the same numbers. Later stages do not rely on this luck.
 """
@@ -267,7 +277,7 @@ of them must reach.
 
 - The whole file: [m01_direct.py](../src/convlab/ladder/main/m01_direct.py), and what was measured:
   [ladder](../docs/ladder.md#m01_direct).
-- The im2win paper (000), section 2.1 for the letters and Equation 1, section 2.2 for the direct
+- The im2win paper, section 2.1 for the letters and Equation 1, section 2.2 for the direct
   convolution: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Next: [channels in parallel](02_channel_parallel.ipynb), or [m02](04_implicit_gemm.ipynb) on the main route.
 """

@@ -287,7 +287,7 @@ each column, neighbouring numbers of the product are neighbouring pixels, as in 
 - The kernel: [im2col_gemm.py](../src/convlab/ladder/im2col/im2col_gemm.py), the stages:
   [ladder](../docs/ladder.md#i01_im2col). The memory that they take:
   [results](../docs/results.md#memory).
-- The im2win paper (000), section 2.3 and Figure 1:
+- The im2win paper, section 2.3 and Figure 1:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and
   folding, without a custom kernel. [unfold.py](../src/convlab/problems/unfold.py) and the stage

@@ -4,11 +4,12 @@
 
 **You will be able to** compute where each number of im2col's matrix lies, and multiply without storing it.
 
-im2col makes a convolution a matrix product, but its matrix is several times as large as the input.
-Each number of this matrix is a pixel, and a little arithmetic finds this pixel. So never build the
-matrix: compute where each number lies when a thread needs it. (**GEMM**, "general matrix
+A convolution is a matrix product if all windows of the image stand in a matrix, each window in a column of its own.
+Building this matrix is called **im2col** ([03_im2col](03_im2col.ipynb) does it; you need not have read it). But the
+matrix is several times as large as the input. Each number of it is a pixel, and a little arithmetic finds this pixel.
+So never build the matrix: compute where each number lies when a thread needs it. (**GEMM**, "general matrix
 multiplication", is what libraries call a matrix product.) You should have done
-[01_direct](01_direct.ipynb) and read the idea of [03_im2col](03_im2col.ipynb).
+[00b_small_kernels](00b_small_kernels.ipynb), section 4, and [01_direct](01_direct.ipynb).
 """
 
 # %% setup=true
@@ -29,6 +30,19 @@ for m in range(M):
     for n in range(N):
         for k in range(K):
             output[m, n] += filters[m, k] * windows[k, n]
+```
+"""
+
+# %% [markdown]
+"""
+Row `m` of `filters` is filter `m`, all its numbers in one row. Column `n` of `windows` holds the `K` pixels that output
+pixel `n` sees. For example, an image of 2 x 3 pixels and a filter of 2 x 2:
+
+```text
+image: 1 2 3    window 0: 1 2    window 1: 2 3    windows: 1 2   k = 0
+       4 5 6              4 5              5 6             2 3   k = 1
+                                                           4 5   k = 2
+                                                           5 6   k = 3
 ```
 
 There are `M = C_o` output channels, `N = N_i * H_o * W_o` output pixels of all images, and
@@ -58,7 +72,7 @@ A block has 32 x 8 threads, and `m` and `n` are given. Two places are left for y
   `pixel` there, 0 outside the image. Then add pixel times weight to `total`. `weight` has one
   dimension here: it *is* the `M` x `K` matrix of filters, row after row.
 
-These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper; comments in the code name these lines.
+These are lines 2 to 6 and 8 to 14 of Algorithm 1 in the im2win paper.
 """
 
 # %% [markdown]
@@ -134,11 +148,11 @@ side_by_side(
 ## Find the bug
 
 (`of_output` and `find_pixel` do what you have written: they find the output of column `n`, and the pixel of a term.
-`solved` takes both from the stage.)
+`solved` takes both from the stage. Comments with numbers of lines mean the paper's Algorithm 1.)
 
 Somebody tried this kernel on a hundred layers, all with filters of 3 x 3, 5 x 5 and 7 x 7, and it
 was always right. Then came a filter of 2 x 4. The picture shows which pixels the kernel takes as a
-window of this filter. Which terms are in the wrong place, and which lines are the cause?
+window of this filter. Which terms are in the wrong place, and which line is the cause?
 """
 
 # %% hunt="oblong"
@@ -186,10 +200,14 @@ measured("m01", "i01_im2col", "m02", "m03")
 # %% [markdown]
 """
 m02 is several times slower than m01, though its memory traffic is the same. **These counts do not
-show everything.** For each term a thread splits `k`, which needs two divisions. A GPU has no
+show everything.** For each term a thread splits `k`, which needs two divisions (a remainder comes from the
+same division). A GPU has no
 instruction that divides integers, so each division becomes several other instructions. Then come
 the addresses and the bounds checks. All this work serves *one* multiplication and addition. m01's
 loops count `i_c`, `f_h` and `f_w` up by one, which costs next to nothing.
+
+i01 builds im2col's matrix, but this is not why it is fast: it multiplies with tiles in shared memory and sums in
+registers, the techniques of lessons 05 to 08.
 
 So why use this form? Because the convolution now has the *shape* of a matrix product, without the
 matrix:
@@ -241,7 +259,7 @@ order, which is one of the reasons why its kernel is fast.
 
 - The whole file: [m02_implicit_gemm.py](../src/convlab/ladder/main/m02_implicit_gemm.py), and what was measured:
   [ladder](../docs/ladder.md#m02_implicit_gemm).
-- The im2win paper (000), Algorithm 1, and section 2.4 on how cuDNN does it:
+- The im2win paper, Algorithm 1, and section 2.4 on how cuDNN does it:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - The machine code that the compiler makes of a kernel: [compile gate](../docs/compile-gate.md).
 - Next: [05_shared_memory](05_shared_memory.ipynb).

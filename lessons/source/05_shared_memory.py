@@ -3,7 +3,7 @@
 # m03: shared memory, fetch together and read many times
 
 **You will be able to** fetch a slice into shared memory with all threads of a block, place the two
-barriers that this needs, and find a request that needs too many wavefronts of shared memory.
+barriers that this needs, and find a request that needs too many wavefronts (steps) of shared memory.
 
 In m02, the stage of [04_implicit_gemm](04_implicit_gemm.ipynb), every thread fetches its own numbers from the GPU's
 main memory, so many threads fetch the same number. Here the threads of a block work together: they fetch a part of the
@@ -21,6 +21,8 @@ from convlab.lessons import block_of_product, check, measured
 from convlab.lessons import memory_levels, one_request, part_of, side_by_side, slider
 from convlab.lessons import step_through
 from convlab.lessons import tile_over_input, time_mine, traced
+
+few_threads = Tile(M_B=8, N_B=4, K_B=8)  # the checks try this tile, too: it has few threads
 
 # %% [markdown]
 """
@@ -74,7 +76,8 @@ into shared memory: a small memory next to the arithmetic units, as fast as a ca
 a block see shared memory, and the kernel itself fills it.
 
 A GPU has many **SM**s (streaming multiprocessors), each of which runs blocks and has a shared memory. An SM also has an
-L1 cache, and all SMs together have an L2 cache: caches keep by themselves what was fetched last. A cycle is one tick of
+L1 cache, and all SMs together have an L2 cache: caches keep by themselves what was fetched last. Shared memory and the
+L1 cache of an SM are one memory, which both share. A cycle is one tick of
 the GPU's clock. These are a GPU's memories, from the nearest to the farthest:
 """
 
@@ -100,8 +103,8 @@ For every slice a block does this:
 The first step is one function. The threads of a block call it together, each with its own number `t`, and it must fill
 the filter's slice `S_F`, an array of `M_B` rows and `K_B` columns. It has `M_B * K_B` numbers, and the block has `THREADS` threads, which may
 be fewer or more. If there are fewer threads than numbers, a thread fetches several, one in each turn of a loop.
-(`range(2, 12, 4)` counts in steps of 4: 2, 6, 10.) Row `row` of the slice is row `m0 + row` of the filter's matrix, and its first term is `k0`. `weight` has one
-dimension here: row `row`, term `k` is `weight[row * K + k]`. Rows past `M` and terms past `K` do not exist: store 0 there.
+(`range(2, 12, 4)` counts in steps of 4: 2, 6, 10.) Row `row` of the slice is row `m = m0 + row` of the filter's whole matrix, and the slice's first term is `k0`. `weight` has
+one dimension here: row `m`, term `k` of the whole matrix is `weight[m * K + k]`. Rows past `M` and terms past `K` do not exist: store 0 there.
 
 | name | is |
 | --- | --- |
@@ -142,7 +145,6 @@ stage_part(
 
 # %% check="load"
 # part_of puts your function in the place of m03's; at_most says how many times m03's memory traffic is allowed.
-few_threads = Tile(M_B=8, N_B=4, K_B=8)  # the check tries this tile, too
 check(part_of("m03", load_filter=make_load_filter), "m03", also=few_threads, at_most=1.6)
 
 # %% [markdown]
@@ -275,7 +277,8 @@ bank?
 
 `load_slices` and `add_up` do what you have written above, barriers included. But they expect the windows' slice
 transposed: a row of `S_I` is a window here, and term `k` of window `tx` is `S_I[tx, k]`. One line of constants is the
-cause. Find the line and correct it.
+cause. Find the line and correct it. (If a check's table has *threads at barriers*, it adds up the threads that come to
+each barrier.)
 """
 
 # %% hunt="banks"
@@ -397,7 +400,7 @@ columns.
 
 - The whole file: [m03_shared_memory.py](../src/convlab/ladder/main/m03_shared_memory.py), and what was
   measured: [ladder](../docs/ladder.md#m03_shared_memory).
-- The im2win paper (000), section 3.3, "Shared memory and register", and lines 3 to 7 of its
+- The im2win paper, section 3.3, "Shared memory and register", and lines 3 to 7 of its
   Algorithm 3: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - All kinds of mistakes that the simulator finds, such as races and wrong barriers:
   [findings](../docs/findings.md).

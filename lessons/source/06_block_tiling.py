@@ -291,7 +291,7 @@ one line further up changed, this would be a race.
 
 - The whole file: [m04_block_tiling.py](../src/convlab/ladder/main/m04_block_tiling.py), and what was
   measured: [ladder](../docs/ladder.md#m04_block_tiling).
-- The im2win paper (000), section 3.3, "Tiling": `M_B`, `N_B`, `K_B` at the block level, `M_T` and `N_T`
+- The im2win paper, section 3.3, "Tiling": `M_B`, `N_B`, `K_B` at the block level, `M_T` and `N_T`
   at the thread level: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Step through every request: `convlab trace m04 --html m04.html` writes a [page](../docs/trace.md).
 - Next on the ladder: [m05, the micro-kernel](07_microkernel.ipynb).

@@ -264,7 +264,7 @@ belongs to one thread alone.
 
 - The whole file: [m05_microkernel.py](../src/convlab/ladder/main/m05_microkernel.py), and what was
   measured: [ladder](../docs/ladder.md#m05_microkernel).
-- The im2win paper (000), section 3.3, "Micro-kernel", and section 4.4, where techniques are removed
+- The im2win paper, section 3.3, "Micro-kernel", and section 4.4, where techniques are removed
   one at a time: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - How the tests keep registers in registers: [the compile gate](../docs/compile-gate.md).
 - Next on the ladder: [m06, vectorised access](08_vectorized.ipynb).

@@ -292,7 +292,7 @@ columns may begin in one image and end in the next, and the pixel of the next im
 
 - The whole file: [m06_vectorized.py](../src/convlab/ladder/main/m06_vectorized.py), and what was
   measured: [ladder](../docs/ladder.md#m06_vectorized).
-- The im2win paper (000), section 3.3, "Vectorized load/store":
+- The im2win paper, section 3.3, "Vectorized load/store":
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). The paper vectorises only the loads from shared memory.
 - How `load4` becomes one instruction: [intrinsics.py](../src/convlab/device/intrinsics.py).
 - The layout transform of the filter: [filter_layout.py](../src/convlab/ladder/layouts/filter_layout.py).

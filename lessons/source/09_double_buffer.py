@@ -274,7 +274,7 @@ multiply. Our kernel makes its requests at the beginning of the round.
 
 - The whole file: [m08_double_buffer.py](../src/convlab/ladder/main/m08_double_buffer.py), and what was
   measured: [ladder](../docs/ladder.md#m08_double_buffer).
-- The im2win paper (000), section 3.3, "Double buffer and prefetching", and lines 8 to 19 of its
+- The im2win paper, section 3.3, "Double buffer and prefetching", and lines 8 to 19 of its
   Algorithm 3; section 4.4 for what it gained there: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Next on the ladder: [m09, im2win](10_im2win.ipynb), which starts again from m02.
 """

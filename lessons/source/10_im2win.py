@@ -6,7 +6,8 @@
 
 The kernels of lessons 01 to 09 read the input as it lies in memory. Now a layout transform, a kernel that
 runs first, writes the input in another order: the order in which windows read it. That is the idea
-of the im2win paper. You should have done [00](00_start_here.ipynb), [00b](00b_small_kernels.ipynb),
+of the im2win paper. (The kernel of this lesson is still slow; [lesson 11](11_im2win_full.ipynb), which needs lessons 05
+to 09 first, makes it fast.) You should have done [00](00_start_here.ipynb), [00b](00b_small_kernels.ipynb),
 [01](01_direct.ipynb) and [04](04_implicit_gemm.ipynb), whose stage m02 this lesson changes.
 """
 
@@ -30,7 +31,7 @@ There are two ways to write windows out:
   `H_f * W_f` times.
 - **im2win** uses the fact that neighbouring windows share columns of pixels. For each row of the
   output it takes the `H_f` rows of the input that this row sees and writes them **column by
-  column**. A window is then contiguous, and the next window begins inside it. If two *rows* of windows
+  column**. Each channel's part of a window is then contiguous, and the next window's part begins inside it. If two *rows* of windows
   contain a pixel, the tensor stores it twice; at most it stores a pixel `H_f` times.
 
 This is the example of the paper's Figure 1, drawn from what our kernels write:
@@ -97,9 +98,10 @@ row. Equation 2 of the paper defines it, here in our letters:
 
 `windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, o_h * s_h + f_h, column]`
 
-for each `column` of the input and each `f_h` of the `H_f` rows. With padding and dilation the row of the
-input is `o_h * s_h + f_h * d_h - p_h` and its column `column - p_w`. `W_w` is the number of columns that
-the transform writes out, so a row of the tensor has `W_w * H_f` numbers.
+for each `column` and each `f_h` of the `H_f` rows. With padding, `column` counts columns of the padded image, from 0 to
+`W_w - 1`. So with padding and dilation the row of the input is `o_h * s_h + f_h * d_h - p_h` and its column is
+`column - p_w`. `W_w` is the number of columns that the windows of a row cover (without padding and with stride 1, all
+`W_i` columns of the image). A row of the tensor has `W_w * H_f` numbers.
 
 Each thread writes one number. To find which, split the thread's number `e` as in lesson 01: `f_h`
 counts fastest, then `column`, then `o_h`, then `i_c`, then `i_n`.
@@ -146,8 +148,8 @@ check(part_of("m09", make_transform=make_transform), "m09")
 
 The kernel is almost that of m02, which [lesson 04](04_implicit_gemm.ipynb) is about; the sizes `M`, `N` and `K` are
 those of the matrix product there. A thread computes one output: it goes through the `K` terms of its
-window and computes for each term which pixel and which weight meet. The only difference is that the
-window is contiguous in `windows`. The terms come in the window's order: first down a column, then
+window and computes for each term which pixel and which weight meet. The only difference is that each channel's part of
+the window is contiguous in `windows`. The terms come in the window's order: first down a column, then
 on to the next column, then to the next channel.
 
 You are given the term's number `k` and the thread's image `i_n`, its row `o_h` and its column `o_w` of the
@@ -187,7 +189,7 @@ stage_kernel(
 )
 
 # %% check="terms"
-check(make_kernel, "m09", in_order="windows")  # counts reads that are not the neighbour's
+check(make_kernel, "m09", in_order="windows")  # counts jumps: a thread's next read is not beside its last
 
 # %% [markdown]
 """
@@ -222,8 +224,8 @@ side_by_side({"m02": before, "m09": ours}, "requests to global memory", "sectors
 # %% [markdown]
 """
 The order that suits one thread on a CPU, number after number, does not suit a warp. Later requests use the hatched
-numbers of the last picture, those for the other terms of the windows. So nothing is fetched for nothing, but the caches
-have to serve each sector several times.
+numbers of the last picture, those for the other terms of the windows. So the other numbers of a sector are used later,
+but each time the warp must ask the cache again.
 
 ## Find the bug
 
@@ -289,7 +291,13 @@ channel are neighbours. m10, in the [next lesson](11_im2win_full.ipynb), uses fl
 """
 
 # %%
-measured("m01", "m02", "m09")
+measured("m01", "m02", "m09", "m11")
+
+# %% [markdown]
+"""
+m09 is the slowest bar, but m11 has the same idea: it adds channels innermost, float4 loads, and tiles in shared memory
+and registers. With all of this it is faster even than m08.
+"""
 
 # %% [markdown]
 """
@@ -322,7 +330,7 @@ yourself. [Lesson 15](15_read_the_paper.ipynb) has more of them.
 
 - The whole file: [m09_im2win.py](../src/convlab/ladder/main/m09_im2win.py), and what was measured:
   [ladder](../docs/ladder.md#m09_im2win).
-- The im2win paper (000), section 3.1 with Figure 1 and Equation 2, section 3.2 with Algorithm 2:
+- The im2win paper, section 3.1 with Figure 1 and Equation 2, section 3.2 with Algorithm 2:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Memory of im2col and im2win: [results](../docs/results.md#memory).
 - Next on the ladder: [m10 and m11, the whole of im2win](11_im2win_full.ipynb).

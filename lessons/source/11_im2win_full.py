@@ -7,7 +7,8 @@ memory, and at the end all of it from an empty cell.
 
 m09, the stage of lesson 10, has the right order and a slow kernel; m08, that of lesson 09, has a fast kernel and the
 wrong order. m10 combines the right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3.
-You should have done lessons [04](04_implicit_gemm.ipynb) to [10](10_im2win.ipynb); the capstone needs all of them.
+You should have done lessons [04](04_implicit_gemm.ipynb) to [10](10_im2win.ipynb); the capstone needs all of them. If
+you come from the short path, do 05 to 09 first.
 """
 
 # %% setup=true
@@ -71,9 +72,16 @@ def windows_in_numpy(input, problem):
 """
 ## Your turn: the transform of the input
 
-Write the same as a kernel. Each number of the tensor gets a thread. Number `e` is number `place` of the group in
-column `column` of row `row`; the rows of all images follow each other, so `row` gives the image `i_n` and the
-output row `o_h`. All five are given. Find the filter row `f_h` and the channel `i_c`, then the pixel's row `i_h` and
+Write the same as a kernel. Each number of the tensor gets a thread. These names are given for number `e`:
+
+| name | is |
+| --- | --- |
+| `row` | the number's row of the tensor; the rows of all images follow each other |
+| `column` | its column group in this row |
+| `place` | its place in the group, from 0 to `G - 1` |
+| `i_n`, `o_h` | the image and the output row that `row` belongs to |
+
+Find the filter row `f_h` and the channel `i_c`, then the pixel's row `i_h` and
 column `i_w` in the image, and write the pixel, or 0 where there is none, to `windows[e]`.
 """
 
@@ -141,12 +149,15 @@ picture). In NumPy:
 def packed_in_numpy(weight, problem, tile):
     p, G, M_B = problem, group_size(problem), tile.M_B
     K_P, tiles = tile.whole_slices(p.W_f * G), -(-p.M // M_B)  # -(-a // b) rounds up
+    # weight is [filter, channel, row, column]; columns is [column, row and channel, filter].
     columns = weight.transpose(3, 2, 1, 0).reshape(p.W_f, p.H_f * p.C_i, p.M)
+    # [column, place in the group, filter]: zeros fill up the groups and the last tile of filters.
     grouped = np.zeros((p.W_f, G, tiles * M_B), np.float32)
     grouped[:, : p.H_f * p.C_i, : p.M] = columns
+    # [term, filter]: zeros fill up the last slice.
     rows = np.zeros((K_P, tiles * M_B), np.float32)
     rows[: p.W_f * G] = grouped.reshape(p.W_f * G, -1)
-    return rows.reshape(K_P, tiles, M_B).transpose(1, 0, 2)
+    return rows.reshape(K_P, tiles, M_B).transpose(1, 0, 2)  # [tile, term, filter of the tile]
 
 
 # %% [markdown]
@@ -191,7 +202,7 @@ check_layout(make_packing, packed_in_numpy, "weight")
 ## Algorithm 3
 
 Now the kernel. This is the paper's Algorithm 3, beside the lines of
-[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) that do the same. You know every line:
+[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) that do the same. Lessons 05 to 09 explain every line:
 `S` is shared memory, `R` registers, `I` the tensor, `F` the filter. `vec_load` loads float4s from shared memory.
 `load` and `store` number the two buffers: one is filled while the other is read, and after each step they change
 roles. (Line 19 is as the arithmetic needs it; lesson [15](15_read_the_paper.ipynb) says what is printed there.)
@@ -268,6 +279,9 @@ is float4 number `e % K_4` of its window. So its first term is `k = slice_ * K_B
 are contiguous, so term `k` lies at `first_I[f] + k`. (With a dilation `d_w` of the width the columns of a window are
 `d_w` groups apart, so add `k // G * G * (d_w - 1)`. Without dilation this is zero, and the compiler removes it.)
 
+Two constants tell where a comparison is not needed: `K_EVEN` is true if no slice goes past the last term, and `I_EVEN` if
+every thread has a float4 for every `f`.
+
 `load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`. The loop for
 the filter is given and works in the same way.
 """
@@ -281,8 +295,7 @@ divide `I_ALL`, some threads have no float4 for their last `f`.
 </details>
 <details><summary>Tip: the plan</summary>
 
-Compute `k`. Start with four zeros. If `k < K_W` and `e < I_ALL`, load four numbers. Store the four in any case. The
-constants `K_EVEN` and `I_EVEN` are true where a comparison is not needed.
+Compute `k`. Start with four zeros. If `k < K_W` and `e < I_ALL`, load four numbers. Store the four in any case.
 </details>
 <details><summary>Tip: the code</summary>
 
@@ -310,13 +323,17 @@ check(part_of("m11", fetch=make_fetch), "m11")
 ## Your turn: store scalars
 
 In shared memory the slice must lie as `read` expects it: a row for each term, so that neighbouring
-threads find neighbouring windows. Term `k` of column `c` is at `S_I[k * PITCH + c]`. A float4 with
-four terms of *one* window therefore goes to four rows, one number each. The slice that is stored
+threads find neighbouring windows. Term `k` of window `column` is at `S_I[k * PITCH + column]`. `PITCH`, the length of a
+row, is `N_B` and 4 numbers more, so rows begin at multiples of four numbers, as float4 loads need it. ("Find the bug"
+below shows what the 4 numbers are for.) A float4 with four terms of *one* window therefore goes to four rows, one number each. The slice that is stored
 begins at row `k0`.
 
 Float4 `e` of this thread is the same as before: window `e // K_4` is the column, and its terms begin at
 `e % K_4 * FLOAT4`.
+"""
 
+# %% [markdown]
+"""
 <details><summary>Tip: why is this not one float4 store?</summary>
 
 Its four numbers are four terms, and these belong in four rows, which lie `PITCH` numbers apart. A float4 store writes
@@ -324,8 +341,8 @@ four neighbours.
 </details>
 <details><summary>Tip: the plan</summary>
 
-Loop over this thread's float4s. As before, it may have none for its last `f`. In the loop, four stores: number `c` goes
-`c` rows further down.
+Loop over this thread's float4s. As before, it may have none for its last `f`. In the loop, four stores: number `c` of the
+float4, from 0 to 3, goes `c` rows further down.
 </details>
 <details><summary>Tip: the code</summary>
 
@@ -619,7 +636,7 @@ memory needs windows that begin at multiples of four, and channels innermost giv
 - The whole files: [m11_warp_tiling.py](../src/convlab/ladder/main/m11_warp_tiling.py) and its transform,
   [im2win_layout.py](../src/convlab/ladder/layouts/im2win_layout.py); what was measured:
   [ladder](../docs/ladder.md#m11_warp_tiling).
-- The im2win paper (000), Algorithm 3 and section 3.3, "Vectorized load/store"; section 4.4 leaves out one
+- The im2win paper, Algorithm 3 and section 3.3, "Vectorized load/store"; section 4.4 leaves out one
   technique after the other: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316). Here too:
   `convlab.plan(problem, stage="ablation", vectorized=False)`.
 - Next on the ladder: [m12 to m15, im2win without its tensor](12_fused_im2win.ipynb).

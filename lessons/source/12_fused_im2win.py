@@ -268,7 +268,7 @@ reads it back.
   [m14_epilogue.py](../src/convlab/ladder/main/m14_epilogue.py),
   [m15_split_k.py](../src/convlab/ladder/main/m15_split_k.py), and
   [tile_heuristic.py](../src/convlab/ladder/tile_heuristic.py), which chooses a tile for each layer.
-- The im2win paper (000), Algorithm 3, lines 8 to 19, which this loop still is:
+- The im2win paper, Algorithm 3, lines 8 to 19, which this loop still is:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Copies in flight and all other mistakes that the simulator finds: [findings](../docs/findings.md).
 - Next: [13_tensor_cores](13_tensor_cores.ipynb), whole warps that multiply.

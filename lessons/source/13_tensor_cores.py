@@ -518,7 +518,7 @@ slice arrive at `full` as bytes, and its file has this table with the turns of t
   Science 7, e330, 2021: [doi 10.7717/peerj-cs.330](https://doi.org/10.7717/peerj-cs.330).
 - Which lane holds what: [PTX ISA](https://docs.nvidia.com/cuda/parallel-thread-execution/), "Matrix Fragments for
   mma.m16n8k8".
-- The loop around this is still Algorithm 3 of the im2win paper (000):
+- The loop around this is still Algorithm 3 of the im2win paper:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Next: [measure it](14_measure_it.ipynb).
 """

@@ -272,7 +272,7 @@ the stages and repeat more often; a GPU's clock also changes with its temperatur
 
 - How this repository measures: [measuring](../docs/measuring.md). All that was measured:
   [results](../docs/results.md), and the ladder layer by layer: [ladder](../docs/ladder.md#measured).
-- The im2win paper (000), sections 4.1 and 4.2: what was measured there, and how:
+- The im2win paper, sections 4.1 and 4.2: what was measured there, and how:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Next and last: [read the paper with us](15_read_the_paper.ipynb).
 """

@@ -254,7 +254,7 @@ Then a figure above the GPU's highest speed is possible and is no mistake.
 """
 ## Where to read on
 
-- The im2win paper (000), now from the first page on: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
+- The im2win paper, now from the first page on: [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
 - Each equation, algorithm, table and figure, with its file and our values: [from paper to code](../docs/papers.md).
 - The measurements of all stages and of libraries: [results](../docs/results.md).
 - How to write a stage of your own: [contributing](../docs/contributing.md).

@@ -105,11 +105,12 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
     return moving(columns * BOX + 80, channels * tall + 8, ground, frames, 0.45, alt, caption)
 
 
-def line_by_line(launch: LaunchTrace, *arrays: str) -> Picture:
+def line_by_line(launch: LaunchTrace, *arrays: str, hidden: str = "") -> Picture:
     """Animate which elements of the arrays the block shown reads and writes, line after line.
 
     Each element that is accessed has the number of its thread, in a thin frame for a read and in a
-    thick one for a write. What is written stays coloured.
+    thick one for a write. What is written stays coloured. Instead of a line of code that begins
+    with ``hidden`` there are three dots: a learner has yet to write that line.
     """
     touched = {name: _touched(launch, name) for name in arrays}
     tops = {name: 2 * BOX_OF_LINE * number for number, name in enumerate(arrays)}
@@ -131,6 +132,7 @@ def line_by_line(launch: LaunchTrace, *arrays: str) -> Picture:
                 frame += _element(*box_of, edge=2 if stores else 1)
                 written += _element(*box_of) if stores else ""
         code = launch.source[requests[0].file][requests[0].line].partition("  #")[0].strip()
+        code = "..." if hidden and code.startswith(hidden) else code
         frames.append(written + frame + note(LABELS, high, code))
     caption = f"A block of {launch.block[0]} threads, as the simulator ran it, line after line."
     legend = """A number is the thread that accesses the element: a thin frame is a read, a thick

@@ -123,17 +123,17 @@ def packed_filter(problem: ConvProblem, tile: Tile) -> Picture:
     """Draw the first filter of a problem, and the matrices of the packed filter that lesson 11's
     layout transform of the filter makes. Weights are numbered 1, 2, 3, ...; 0 is no weight."""
     p, G = problem, group_size(problem)
-    weight = np.arange(1, math.prod(p.weight_shape) + 1, dtype=np.float32)
+    weight = np.arange(1, math.prod(p.weight_shape) + 1, dtype=np.float32).reshape(p.weight_shape)
     buffer = packed_buffer(p, tile)
     flat = np.zeros(math.prod(buffer.shape), np.float32)
     blocks = blocks_for(flat.size, PACKING_BLOCK)
-    run(make_packing(p, tile), blocks, PACKING_BLOCK, weight.reshape(p.weight_shape), flat)
+    run(make_packing(p, tile), blocks, PACKING_BLOCK, weight, flat)
     packed = flat.reshape(buffer.shape).astype(int)
 
     def colour(number: int) -> str:
         return COLOURS[(number - 1) % p.W_f % len(COLOURS)] if number else NOBODY
 
-    grid, first = Grid(0.26), weight.reshape(p.weight_shape)[0].astype(int)
+    grid, first = Grid(0.26), weight[0].astype(int)
     for i_c, plane in enumerate(first):
         top = i_c * (p.H_f + 2)
         grid.note(0, top - 0.7, f"weight[0, {i_c}]", 9)
@@ -157,7 +157,8 @@ def packed_filter(problem: ConvProblem, tile: Tile) -> Picture:
         channels"""
     caption = f"""{alt}. A colour is a column of the filter. Each column of a matrix is one filter,
         and each row one term. A frame is a slice of {tile.K_B} terms, which the kernel loads at
-        once."""
+        once. On the left is filter 0 alone, with weights 1 to {weight[0].size}; the weights of the
+        other filters go on counting, up to {weight.size}."""
     return grid.finished(alt, caption)
 
 
@@ -254,6 +255,7 @@ def column_of_windows(made: Any, stage: str, problem: ConvProblem, column: int) 
         padding, the others in {len(terms)} pixels of the input"""
     caption = f"""On the left is column {column} of the matrix of windows, which is stored nowhere.
         On the right are the pixels that the kernel takes as its terms. Equal numbers are the same
-        term, and each colour is an input channel; `x2` means that the kernel takes a pixel for two
-        terms."""
+        term, and each colour is an input channel."""
+    if any(len(found) > 1 for found in terms.values()):
+        caption += " `x2` means that the kernel takes a pixel for two terms."
     return grid.finished(alt, caption)

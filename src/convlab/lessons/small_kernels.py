@@ -13,17 +13,21 @@ WITH_HALO = THREADS + 2
 
 @cuda.jit
 def sum_of_three(a, out):
-    """Store in ``out[t]``, float32 ``[8]``, the sum of ``a[t]`` to ``a[t + 2]``, through shared
-    memory."""
+    """Store in ``out[i]`` the sum of ``a[i - 1]`` to ``a[i + 1]``, through shared memory.
+
+    The first and the last block do nothing, so no neighbour is missing.
+    """
     tile = cuda.shared.array(WITH_HALO, float32)
-    t = cuda.threadIdx.x
-    tile[t + 1] = a[t + 1]
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    if cuda.blockIdx.x == 0 or cuda.blockIdx.x == cuda.gridDim.x - 1:
+        return
+    tile[t + 1] = a[i]
     if t == 0:
-        tile[0] = a[0]
+        tile[0] = a[i - 1]
     if t == THREADS - 1:
-        tile[THREADS + 1] = a[THREADS + 1]
+        tile[THREADS + 1] = a[i + 1]
     cuda.syncthreads()
-    out[t] = tile[t] + tile[t + 1] + tile[t + 2]
+    out[i] = tile[t] + tile[t + 1] + tile[t + 2]
 
 
 @cuda.jit
@@ -45,11 +49,10 @@ def sum_by_halves(a, out):
 
 
 def halo() -> LaunchTrace:
-    """Return the trace of a block that adds each number and its two neighbours.
-
-    The array ``a`` has one number more at each end than the block has threads.
-    """
-    return trace(sum_of_three, 1, THREADS, _numbers(WITH_HALO), np.zeros(THREADS, np.float32)).main
+    """Return the trace of a block, the second of three, that adds each number and its two
+    neighbours."""
+    a = _numbers(3 * THREADS)
+    return trace(sum_of_three, 3, THREADS, a, np.zeros_like(a), block_shown=1).main
 
 
 def reduction() -> LaunchTrace:
