@@ -274,10 +274,11 @@ def test_an_animation_shows_a_line_after_the_other():
         "tile[0] = a[i - 1]",
         "tile[THREADS + 1] = a[i + 1]",
     ]
-    assert codes[3:] == ["..."] * 3
+    assert codes[3:] == ["cuda.syncthreads(): all wait", *["..."] * 3]
     assert frames[0].count('stroke-width="2"') == 8  # eight stores to the tile
     steps = lessons.line_by_line(lessons.reduction(), "part")
-    assert steps.alt == "Animation: part in 8 steps of a block"
+    assert steps.alt == "Animation: part in 12 steps of a block"
+    assert steps.data.decode().count("all wait") == 4  # after the load, and in three iterations
 
 
 def test_a_trace_of_a_stage_may_be_animated_too():

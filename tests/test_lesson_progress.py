@@ -181,6 +181,7 @@ def test_each_notebook_says_where_it_stands():
     said = {path.stem: paths.place_of(source.read(path), whole) for path in source.sources()}
     assert "Lesson 3 of 5 on the short path and lesson 3 of" in said["01_direct"]
     assert "[04](04_implicit_gemm.ipynb) on the short path" in said["01_direct"]
+    assert "; next: [01](01_direct.ipynb). " in said["00b_small_kernels"]  # on both paths
     assert "short path" not in said["05_shared_memory"]
     assert "next" not in said[whole[-1]]
     for name, line in said.items():

@@ -77,7 +77,7 @@ a block see shared memory, and the kernel itself fills it.
 
 A GPU has many **SM**s (streaming multiprocessors), each of which runs blocks and has a shared memory. An SM also has an
 L1 cache, and all SMs together have an L2 cache: caches keep by themselves what was fetched last. Shared memory and the
-L1 cache of an SM are one memory, which both share. A cycle is one tick of
+L1 cache of an SM are one memory, which each kernel divides between the two. A cycle is one tick of
 the GPU's clock. These are a GPU's memories, from the nearest to the farthest:
 """
 

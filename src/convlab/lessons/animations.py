@@ -7,7 +7,8 @@ motion see one frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import groupby
@@ -109,8 +110,9 @@ def line_by_line(launch: LaunchTrace, *arrays: str, hidden: str = "") -> Picture
     """Animate which elements of the arrays the block shown reads and writes, line after line.
 
     Each element that is accessed has the number of its thread, in a thin frame for a read and in a
-    thick one for a write. What is written stays coloured. Instead of a line of code that begins
-    with ``hidden`` there are three dots: a learner has yet to write that line.
+    thick one for a write. What is written stays coloured. A barrier has a step of its own; in the
+    loops of a block with several warps it may have none. Instead of a line of code that begins with
+    ``hidden`` there are three dots: a learner has yet to write that line.
     """
     touched = {name: _touched(launch, name) for name in arrays}
     tops = {name: 2 * BOX_OF_LINE * number for number, name in enumerate(arrays)}
@@ -122,8 +124,11 @@ def line_by_line(launch: LaunchTrace, *arrays: str, hidden: str = "") -> Picture
         for name in arrays
     )
     frames, written = [], ""
+    before: WarpRequest | None = None
     for requests in _at_a_time([one for one in launch.requests if one.array in arrays]):
-        frame = ""
+        if before is not None and _barrier_between(launch, before, requests[0]):
+            frames.append(written + note(LABELS, high, "cuda.syncthreads(): all wait"))
+        before, frame = requests[-1], ""
         for one in requests:
             item, stores = array_named(launch, one.array).itemsize, one.operation != "load"
             for lane, offset in zip(one.lanes, one.offsets, strict=True):
@@ -159,6 +164,41 @@ def _at_a_time(requests: Sequence[WarpRequest]) -> list[list[WarpRequest]]:
         else:
             groups.append([one])
     return groups
+
+
+def _barrier_between(launch: LaunchTrace, before: WarpRequest, after: WarpRequest) -> bool:
+    """Return whether a barrier stands between two requests that follow each other.
+
+    The second request is in a line further down, or in the next iteration of a loop.
+    """
+    if before.file != after.file:
+        return False
+    passed = [*range(before.line + 1, after.line)]
+    if after.line <= before.line:
+        if before.warp != after.warp or (before.line == after.line and before.operation == "load"):
+            return False  # the next warp, or the store of the same statement
+        start, end = _loop_around(launch.source[after.file], after.line)
+        passed = [*range(before.line + 1, end), *range(start + 1, after.line)]
+    barriers = [one.line for one in launch.work if one.barriers and one.file == before.file]
+    return any(line in passed for line in barriers)
+
+
+def _loop_around(code: Mapping[int, str], line: int) -> tuple[int, int]:
+    """Return the line where the innermost loop around a line begins, and the first one below it."""
+
+    def depth(number: int) -> int:
+        return len(code[number]) - len(code[number].lstrip())
+
+    heads = [
+        number for number in code
+        if number < line and depth(number) < depth(line)
+        and re.match(r"\s*(for|while)\b", code[number])
+    ]  # fmt: skip
+    if not heads:
+        return line, line
+    start = max(heads)
+    below = [n for n in code if n > line and code[n].strip() and depth(n) <= depth(start)]
+    return start, min(below, default=max(code) + 1)
 
 
 def _touched(launch: LaunchTrace, array: str) -> range:

@@ -64,18 +64,24 @@ def place_of(lesson: Lesson, whole: Sequence[str]) -> str:
     """Return the line below a lesson's title: its places on both paths, the next lesson, and its
     length. ``whole`` names all lessons, in order."""
     paths = {"the short path": SHORT, "the whole path": whole}
-    places, following = [], []
+    places: list[str] = []
+    following: dict[str, list[str]] = {}  # links to the next lessons, with the paths of each
     for name, path in paths.items():
         if lesson.name in path:
             number = path.index(lesson.name) + 1
             places.append(f"lesson {number} of {len(path)} on {name}")
             if number < len(path):
                 after = path[number]
-                following.append(f"[{number_of(after)}]({after}.ipynb) on {name}")
+                link = f"[{number_of(after)}]({after}.ipynb)"
+                following.setdefault(link, []).append(name)
     size = length([lesson])
     said = f"*{' and '.join(places).capitalize()} ([both](../docs/lessons.md#two-paths))"
     if following:
-        said += f"; next: {', '.join(following)}"
+        links = [
+            link if len(on) == len(places) else f"{link} on {' and '.join(on)}"
+            for link, on in following.items()
+        ]
+        said += f"; next: {', '.join(links)}"
     return (
         f"{said}. {size.words:,} words to read, {counted(size.lines, 'line')} to write, "
         f"{counted(size.hunts, 'faulty kernel')} to mend: about {size.minutes} minutes.*"
