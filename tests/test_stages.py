@@ -217,7 +217,8 @@ WARP_TILES = [
     Tile(16, 32, 32, 2, 8),
 ]
 WARPGROUP_CHANNELS = [8, 24] if config.ENABLE_CUDASIM else [8, 24, 64, 128]
-WARPGROUP_CHANNELS += [16, 40, 96, 120] * ON_GPU
+if ON_GPU:
+    WARPGROUP_CHANNELS += [16, 40, 96, 120]
 SPLIT_TILES = [
     *(("t03", t) for t in WARP_TILES if t.threads * t.K_B <= 512 or not config.ENABLE_CUDASIM),
     *(("t05", warpgroup_tile(channels)) for channels in WARPGROUP_CHANNELS),

@@ -68,7 +68,7 @@ class Case:
         return arguments
 
     def edited(self, name: str, edits: Edits, **launch: Any) -> Case:
-        """A case with other lines, named so, and perhaps launched or judged otherwise."""
+        """A case with other lines, named so, and perhaps launched or checked otherwise."""
         return replace(self, kernel=cuda.jit(edited(self.kernel.py_func, name, edits)), **launch)
 
     def mistaken(

@@ -105,7 +105,9 @@ def answers_of(lesson: Lesson) -> dict[str, list[Answer]]:
     path = CHECKOUT / "lessons/answers" / f"{lesson.name}.py"
     there = runpy.run_path(str(path))["ANSWERS"]
     blank = [exercise.name for exercise in lesson.exercises() if exercise.role != "hunt"]
-    return {name: [given(UNFILLED)] * (name in blank) + found for name, found in there.items()}
+    return {
+        name: [given(UNFILLED), *found] if name in blank else found for name, found in there.items()
+    }
 
 
 def checked(lesson: Lesson, exercise: Cell, answer: Answer) -> CheckResult:

@@ -99,7 +99,7 @@ def agreement_table(one: Results, other: Results) -> Columns:
     from convlab.measuring import analysis
 
     rows = [
-        (name, f"{layers}", Text(f"{middle:.2f}", DOUBTFUL * (middle > 5)), f"{largest:.2f}")
+        (name, f"{layers}", Text(f"{middle:.2f}", DOUBTFUL if middle > 5 else ""), f"{largest:.2f}")
         for name, layers, middle, largest in analysis.agreement(one, other)
     ]
     return table_of(("system", "layers", "median\ndifference %", "largest\ndifference %"), rows)

@@ -198,8 +198,9 @@ def of_libdevice(name: str) -> Function | None:
     results = [one.ty for one in arguments if one.is_ptr]
     if returned.name != "none":
         results.insert(0, returned)
-    unsigned = "2uint" in name or "2ull" in name  # which Numba's table calls signed
-    gives = [keeper(np.dtype("u" * unsigned + one.name)) for one in results]
+    # Numba's table calls these results signed.
+    sign = "u" if "2uint" in name or "2ull" in name else ""
+    gives = [keeper(np.dtype(sign + one.name)) for one in results]
 
     def called(*values: object) -> object:
         given = [take(value) for take, value in zip(takes, values, strict=True)]
