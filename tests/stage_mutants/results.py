@@ -10,7 +10,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from convlab.checking import checker
-from convlab.checking.launches import SPLIT_TOO
+from convlab.checking.launches import SPLIT_TOO, planned
 from convlab.ladder import Stage, stage_named
 from convlab.problems.problem import ConvProblem
 from convlab.support.dask_workers import dask_workers
@@ -60,7 +60,8 @@ def _checked_as(mutant: Mutant, name: str) -> str:
         try:
             made = mutant.stage(stage.module, Path(folder))
             make = checker.maker(made.prepare, stage)
-            for answer, findings, counted in checker.attempts(stage, make, 0, model, FIRST):
+            tried = planned(stage, make, FIRST)
+            for answer, findings, counted in checker.attempts(stage, make, 0, model, tried=tried):
                 counts = counted
                 if not answer.ok or findings:
                     return REJECTED

@@ -152,15 +152,15 @@ Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, 
 
 def attempts(
     stage: Stage, make: Maker, seed: int, model: ConvProblem, *,
-    first: tuple[str, ...] = (), tried: Sequence[Planned] | None = None,
+    tried: Sequence[Planned] | None = None,
     first_findings: bool = False, on_problem: OnProblem = lambda name, number, count: None,
 ) -> Iterator[Attempt]:  # fmt: skip
-    """Try the planned problems one by one, those named in ``first`` before the others, and the
-    larger ones only while nothing is wrong: what is wrong shows better in small ones. The last is
-    ``model``, which is counted. With ``first_findings`` problems after the first one with findings
-    run without checks."""
+    """Try the problems ``tried`` one by one, by default all that are planned, and the larger ones
+    only while nothing is wrong: what is wrong shows better in small ones. The last is ``model``,
+    which is counted. With ``first_findings`` problems after the first one with findings run without
+    checks."""
     right, strict = True, True
-    tried = planned(stage, make, first) if tried is None else tried
+    tried = planned(stage, make) if tried is None else tried
     for number, (name, problem, tile, options, if_right) in enumerate(tried, 1):
         if if_right and not right:
             return
@@ -202,9 +202,10 @@ def _try(
     tensors = random_tensors(problem, seed)
     own = _iterations(stage, problem, tile)
     if name in (SPOILED, RELU):
-        # An infinite weight gives NaN on padding, which is zeros. At the last place of a filter it
-        # does so, too, where a kernel pads the places before with what follows them. The largest
-        # float32, which TF32 rounds to infinity, gives numbers: the inputs are less than one.
+        # An infinite weight gives NaN on padding, which is zeros. An infinite last weight also
+        # shows a kernel that fills a slice with weights of the next filter position instead of
+        # zeros. The largest float32, which TF32 rounds to infinity, gives numbers: the inputs are
+        # less than one.
         tensors[0][...] = as_floats(tensors[0]) / 8
         flat = tensors[0].reshape(-1)
         flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf

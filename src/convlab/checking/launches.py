@@ -93,8 +93,20 @@ OPTIONS: dict[str, dict[str, int]] = {
     STAYING: {"sm_count": 1},
     STAYING_TOO: {"sm_count": 2},
 }
-# The slices of K, and the rows and columns of blocks, that ``in_splits`` gives a problem.
-SPLIT_SIZES = {SPLIT: (7, 2, 2), SPLIT_TOO: (5, 1, 1)}
+
+
+class SplitSizes(NamedTuple):
+    """The slices of K, and the rows and columns of blocks, that ``in_splits`` gives a problem."""
+
+    slices: int
+    rows: int
+    columns: int
+
+
+SPLIT_SIZES = {SPLIT: SplitSizes(7, 2, 2), SPLIT_TOO: SplitSizes(5, 1, 1)}
+# Channels that the last row of blocks lacks. It is not full, so that a kernel must check bounds. It
+# is almost full, so that a block that begins too early leaves channels out.
+LACKING = 3
 WIDEST = 4 * WARP  # threads of a checked block, at most
 MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny tile, the best first
 TALLER = 5, 3, 2  # times M_T of the tiny tile
@@ -119,7 +131,10 @@ def _wide(tiny: Tile) -> list[Tile]:
         alike = sum(slice % tile.threads == 0 for slice in slices)
         alike += sum(side % max(1, tile.threads // tile.K_B) == 0 for side in (tile.M_B, tile.N_B))
         alike += 4 - len({tile.M_B, tile.N_B, tile.K_B, tile.threads})
-        alike += 2 * (tile.threads % WARP == 0) + (tile.rows == tile.columns)
+        if tile.threads % WARP == 0:
+            alike += 2
+        if tile.rows == tile.columns:
+            alike += 1
         more = MORE.index((tile.M_T // tiny.M_T, tile.N_T // tiny.N_T))
         return alike + 2 * more, sum(slices)
 
@@ -204,19 +219,20 @@ def needs_chunks(tile: Tile | None) -> bool:
     return tile is not None and most < tile.K_B
 
 
-def in_splits(
-    problem: ConvProblem, tile: Tile, slices: int, rows: int, columns: int
-) -> ConvProblem:
-    """The problem if it has so many slices of a sum, else with channels for them, and so many rows
-    and columns of blocks, almost full ones: a block that begins too early leaves outputs out."""
+def in_splits(problem: ConvProblem, tile: Tile, sizes: SplitSizes) -> ConvProblem:
+    """Return the problem, enlarged if its sums have fewer slices than asked.
+
+    Then it also has so many rows and columns of blocks, almost full ones: a block that begins too
+    early leaves outputs out.
+    """
     places, pixels = problem.K // problem.C_i, problem.N // problem.batch
-    if (slices - 1) * tile.K_B < problem.K:
+    if (sizes.slices - 1) * tile.K_B < problem.K:
         return problem
     return replace(
         problem,
-        batch=columns * tile.N_B // pixels,
-        in_channels=(slices - 1) * tile.K_B // places + 1,
-        out_channels=rows * tile.M_B - 3,
+        batch=sizes.columns * tile.N_B // pixels,
+        in_channels=(sizes.slices - 1) * tile.K_B // places + 1,
+        out_channels=sizes.rows * tile.M_B - LACKING,
     )
 
 
@@ -233,8 +249,8 @@ def in_blocks(stage: Stage, problem: ConvProblem, tile: Tile | None, rows: int =
     def larger(times: int) -> ConvProblem:
         if tile is None:
             return replace(problem, batch=(1 + times) * problem.batch)
-        missing = 3 if tile.M_B > 8 else 1
-        channels = (1 + times) * tile.M_B - missing if times else problem.out_channels
+        lacking = LACKING if tile.M_B > 8 else 1
+        channels = (1 + times) * tile.M_B - lacking if times else problem.out_channels
         images = (tile.N_B - 1) // (problem.N // problem.batch)
         return replace(problem, out_channels=channels, batch=max(problem.batch, images))
 
@@ -273,10 +289,10 @@ def planned(stage: Stage, make: Maker, first: tuple[str, ...] = ()) -> list[Plan
         if name == FULL and tile is not None:
             problem = replace(problem, out_channels=tile.M_B)
         if name in SPLIT_SIZES and tile is not None:
-            problem = in_splits(problem, tile, *SPLIT_SIZES[name])
+            problem = in_splits(problem, tile, SPLIT_SIZES[name])
         problem = stage.adapted(problem)
         if name in OWN_TILE or name == SEVERAL:
-            problem = in_blocks(stage, problem, tile, rows=1 + (name == SEVERAL))
+            problem = in_blocks(stage, problem, tile, rows=2 if name == SEVERAL else 1)
         large = name == SEVERAL or name in FOR_SOME
         found.append(Planned(name, problem, tile, options, if_right=large))
     return found

@@ -81,8 +81,10 @@ class Answer:
         shown = np.where(plane[:MOST_ROWS, :MOST_COLUMNS], "x", "·")
         head = f"image {image}, channel {channel} of the output; x is wrong, · is right"
         wrong = f"{planes.sum()} of {planes.size} such planes have wrong pixels"
-        part = ["(only a part of it)"] * (shown.shape != plane.shape)
-        return [f"{head} ({wrong})", *map("".join, shown.tolist()), *part]
+        lines = [f"{head} ({wrong})", *map("".join, shown.tolist())]
+        if shown.shape != plane.shape:
+            lines.append("(only a part of it)")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class Check:
         text = Text()
         for line, style in self._lines():
             indent = " " * (len(line) - len(re.sub(r"^ *((ok|WRONG|slow) +)?", "", line)))
-            before = "\n" * ("bold" in style and bool(text))  # a line between the parts
+            before = "\n" if "bold" in style and text else ""  # a line between the parts
             wrapped = textwrap.fill(
                 line, width, subsequent_indent=indent, break_long_words=False,
                 break_on_hyphens=False,

@@ -167,7 +167,8 @@ class Feedback:
             item += [f"{line}: <code>{escape(line.code)}</code>" for line in mistake.lines]
             if mistake.advice:
                 item.append(f"<i>{escape(mistake.advice)}</i>")
-            items.append("✘ " * (mistake.reason != UNFILLED) + "<br>".join(item))
+            mark = "" if mistake.reason == UNFILLED else "✘ "
+            items.append(mark + "<br>".join(item))
         inside = f"<p><b>{escape(self.headline)}</b></p>"
         if items:
             listed = "".join(f"<li>{item}</li>" for item in items)

@@ -219,7 +219,8 @@ def _on_problems(
                 found[ANSWER] = replace(answer, what=on)
             if (answer is not None or not theirs.ended) and problem not in wrong:
                 wrong.append(problem)
-            mistakes = mistakes | found | mistakes  # the first of each kind
+            for reason, mistake in found.items():  # the first of each kind stays
+                mistakes.setdefault(reason, mistake)
             counts += [[one.total(unit) for one in (theirs.trace, ours)] for unit in UNITS]
             traces[0].append(theirs.trace)
             traces[1].append(ours)
@@ -234,8 +235,10 @@ def _on_problems(
             names = shared(wrong_ones, right_ones, OF_PROBLEMS)
             told = f"{answer.what} {said(names, len(wrong), 'problems')}".strip()
             mistakes[ANSWER] = replace(answer, what=told)
-        right_on = f"{what} right on {len(right_ones)} of {count} problems"
-        told_wrong = feedback.with_mistakes(mistakes.values(), (right_on,) * bool(right_ones))
+        right_on: list[str] = []
+        if right_ones:
+            right_on.append(f"{what} right on {len(right_ones)} of {count} problems")
+        told_wrong = feedback.with_mistakes(mistakes.values(), right_on)
         if wrong and told_wrong.headline == feedback.ON_A_GPU:  # right on some problems only
             return replace(told_wrong, headline=feedback.NO_ANSWER)
         return told_wrong

@@ -45,7 +45,9 @@ def feedback_on(
     mistakes = of_findings(found.findings, own=own, barriers_given=barriers_given)
     wrong = [answer for answer in found.answers if not answer.ok]
     ended = all(answer.ended for answer in found.answers)
-    right = [f"the answer is right on {len(found.answers)} problems"] * (ended and not wrong)
+    right: list[str] = []
+    if ended and not wrong:
+        right.append(f"the answer is right on {len(found.answers)} problems")
     stopped = "raised|not end|iterations"
     raised = [one.failed for one in wrong if one.failed and re.search(stopped, one.failed)]
     picture = None
