@@ -15,6 +15,8 @@ from convlab import ConvProblem, Tile, trace_stage
 from convlab.lessons import check, measured, one_request, reads_in_turn
 from convlab.lessons import side_by_side, thread_in_tile, traced
 
+several = Tile(M_B=32, N_B=16, K_B=2, M_T=8, N_T=4)  # the checks try it, too: two float4s of rows
+
 # %% [markdown]
 """
 ## The idea
@@ -136,7 +138,6 @@ stage_kernel(
 )
 
 # %% check="float4"
-several = Tile(M_B=32, N_B=16, K_B=2, M_T=8, N_T=4)  # the check tries it, too: two float4s of rows
 check(make_kernel, "m06", also=several)
 
 # %% [markdown]

@@ -325,8 +325,8 @@ check(part_of("m11", fetch=make_fetch), "m11")
 In shared memory the slice must lie as `read` expects it: a row for each term, so that neighbouring
 threads find neighbouring windows. Term `k` of window `column` is at `S_I[k * PITCH + column]`. `PITCH`, the length of a
 row, is `N_B` and 4 numbers more, so rows begin at multiples of four numbers, as float4 loads need it. ("Find the bug"
-below shows what the 4 numbers are for.) A float4 with four terms of *one* window therefore goes to four rows, one number each. The slice that is stored
-begins at row `k0`.
+below shows what the 4 numbers are for.) A float4 with four terms of *one* window therefore goes to four rows, one number
+each. The slice that is stored begins at row `k0`.
 
 Float4 `e` of this thread is the same as before: window `e // K_4` is the column, and its terms begin at
 `e % K_4 * FLOAT4`.

@@ -23,6 +23,13 @@ def numbers(*shape, seed=1):  # small whole numbers, so sums are exact in any or
     return np.random.default_rng(seed).integers(-9, 10, shape).astype(np.float32)
 
 
+def wanted_input(of_output, weight):  # the right gradient of the input
+    N_i, C_o, H_o, W_o = of_output.shape
+    _, C_i, H_f, W_f = weight.shape
+    problem = ConvProblem(N_i, C_i, H_o + H_f - 1, W_o + W_f - 1, C_o, (H_f, W_f))
+    return reference(Gradient(problem, "input"), of_output, weight).astype(np.float32)
+
+
 # %% [markdown]
 """
 ## The idea
@@ -319,13 +326,6 @@ The addition must read, add and write in one step that no other thread can inter
 """
 
 # %% check="scatter"
-def wanted_input(of_output, weight):
-    N_i, C_o, H_o, W_o = of_output.shape
-    _, C_i, H_f, W_f = weight.shape
-    problem = ConvProblem(N_i, C_i, H_o + H_f - 1, W_o + W_f - 1, C_o, (H_f, W_f))
-    return reference(Gradient(problem, "input"), of_output, weight).astype(np.float32)
-
-
 sizes = [((1, 1, 3, 4), (1, 1, 2, 2)), ((2, 3, 4, 5), (3, 2, 3, 2)), ((3, 2, 5, 6), (2, 4, 2, 3))]
 check_kernel(
     scatter,
