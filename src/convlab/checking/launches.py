@@ -213,10 +213,10 @@ def tile_for(stage: Stage, name: str) -> Tile | None:
     return None if name in OWN_TILE else tiny
 
 
-def needs_chunks(tile: Tile | None) -> bool:
+def needs_chunks(tile: Tile) -> bool:
     """Return whether a slice may take more channels than any of ``PROBLEMS`` has."""
     most = max((one.in_channels for one in PROBLEMS.values()), default=0)
-    return tile is not None and most < tile.K_B
+    return most < tile.K_B
 
 
 def in_splits(problem: ConvProblem, tile: Tile, sizes: SplitSizes) -> ConvProblem:
@@ -272,6 +272,29 @@ class Planned(NamedTuple):
     if_right: bool
 
 
+def _suits(name: str, tile: Tile | None) -> bool:
+    """Return whether the problem of that name is for stages with this tile, or without tiles."""
+    if tile is None:
+        return name not in (*OWN_TILE, FULL, CHUNKS)
+    if name == CHUNKS:
+        return needs_chunks(tile)
+    return name not in PARTS
+
+
+def _resized(stage: Stage, name: str, problem: ConvProblem, tile: Tile | None) -> ConvProblem:
+    """Return the problem of that name as the stage takes it, with the blocks that it is to have."""
+    if name == FULL and tile is not None:
+        problem = replace(problem, out_channels=tile.M_B)
+    if name in SPLIT_SIZES and tile is not None:
+        problem = in_splits(problem, tile, SPLIT_SIZES[name])
+    problem = stage.adapted(problem)
+    if name == SEVERAL:
+        return in_blocks(stage, problem, tile, rows=2)
+    if name in OWN_TILE:
+        return in_blocks(stage, problem, tile)
+    return problem
+
+
 def planned(stage: Stage, make: Maker, first: tuple[str, ...] = ()) -> list[Planned]:
     """Return the problems that a right kernel is tried on, those named in ``first`` before the
     others, without the one that is counted."""
@@ -282,17 +305,9 @@ def planned(stage: Stage, make: Maker, first: tuple[str, ...] = ()) -> list[Plan
         options, tile = OPTIONS.get(name, {}), tile_for(stage, name)
         if not (offers(stage.prepare, options) and offers(make, options)):
             continue
-        if (name in PARTS and tile is not None) or (name in OWN_TILE and tile is None):
+        if not _suits(name, tile):
             continue
-        if (name == CHUNKS and not needs_chunks(tile)) or (name == FULL and tile is None):
-            continue
-        if name == FULL and tile is not None:
-            problem = replace(problem, out_channels=tile.M_B)
-        if name in SPLIT_SIZES and tile is not None:
-            problem = in_splits(problem, tile, SPLIT_SIZES[name])
-        problem = stage.adapted(problem)
-        if name in OWN_TILE or name == SEVERAL:
-            problem = in_blocks(stage, problem, tile, rows=2 if name == SEVERAL else 1)
+        problem = _resized(stage, name, problem, tile)
         large = name == SEVERAL or name in FOR_SOME
         found.append(Planned(name, problem, tile, options, if_right=large))
     return found
