@@ -43,6 +43,7 @@ def quick(monkeypatch):
     few = {"small": SMALL}
     monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
     monkeypatch.setattr(launches, "PROBLEMS", few)
+    monkeypatch.setattr(launches, "FOR_SOME", {})  # larger ones
     monkeypatch.setattr(problem_checks, "PROBLEMS", few)
     monkeypatch.setattr(exercises, "MODEL", SMALL)
     monkeypatch.setattr(problem_checks, "MODEL", SMALL)

@@ -20,7 +20,7 @@ from convlab.measuring import ladder_run
 from convlab.problems import workloads
 from convlab.problems.number_types import FLOAT32, NUMBER_TYPES
 from convlab.problems.oracle import Oracle, random_tensors
-from convlab.running.engines import choose
+from convlab.running.engines import UNWRITTEN, choose
 from convlab.running.engines.cudasim import CudaSim
 from convlab.running.engines.kernels import argument_types
 from convlab.running.plans import Plan
@@ -120,7 +120,9 @@ def test_16_bit_numbers_go_through_an_engine(name, dtype):
 @of_halves
 def test_a_new_array_of_an_engine_holds_no_right_answer(dtype):
     engine = choose("simulator")
-    assert np.isnan(engine.empty((2,), dtype)).all()
+    made = engine.empty((4,), dtype)
+    assert np.isnan(made[::2]).all()
+    assert (made[1::2] == UNWRITTEN).all()
     assert np.isnan(engine.empty((2,), "uint16").view(NUMBER_TYPES[dtype].numpy)).all()
     assert engine.empty((1,), "uint64")[0] == 2**64 - 1
     assert engine.empty((1,)).dtype == FLOAT32.numpy
