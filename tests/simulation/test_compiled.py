@@ -743,8 +743,16 @@ def keeps_the_sum_of_two(a, total, out):
 
 
 def test_a_course_that_depends_on_own_numbers_is_noted(ends):
-    make = RIGHT[1][3]
-    compare(keeps_the_sum_of_two, 1, 32, lambda: [*make(), np.zeros(64, F)])
+    def arguments() -> list[Any]:
+        return [*RIGHT[1][3](), np.zeros(64, F)]
+
+    def launch(*given: Any) -> None:
+        convlab.simulate(keeps_the_sum_of_two, 1, 32, *given)
+
+    compare(keeps_the_sum_of_two, 1, 32, arguments)
+    found, (noted,), _ = outcome(launch, arguments())
+    assert not found
+    assert "its own number, and out[63] depends on that" in noted
 
 
 def scaled_by(factor: Any) -> Any:
