@@ -23,6 +23,7 @@ from convlab.measuring.harness import serve
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.problems.workloads import paper_layer
+from convlab.support.dask_workers import DaskWorkers
 
 GIB = 2**30
 # No Machine here: it needs the stages, whose import a process of fakes need not wait for.
@@ -248,7 +249,7 @@ def pretend_workers(monkeypatch, count=2):
         assert one_thread  # so that each measures alone
         asked.append(address)
         with ThreadPoolExecutor(count) as threads:
-            yield threads
+            yield DaskWorkers(threads, count)
 
     monkeypatch.setattr("convlab.support.dask_workers.dask_workers", dask_workers)
     return asked

@@ -78,9 +78,9 @@ def test_gpus_of_one_kind_have_identities_of_their_own(
 def test_a_worker_with_another_gpu_is_refused(
     lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = gpu_workers.measured_layer
+    own = gpu_workers.measured_layers
 
-    def measured_layer(named: Any, seconds: float) -> gpu_workers.Measured:
+    def measured_layers(named: Any, seconds: float) -> gpu_workers.Measured:
         found = own(named, seconds)
         if any(one.layer == "conv12" for one in named):
             gpu = found.environment["gpu"] | {"name": "another GPU"}
@@ -88,7 +88,7 @@ def test_a_worker_with_another_gpu_is_refused(
             found = found._replace(machine=machine, environment=found.environment | {"gpu": gpu})
         return found
 
-    monkeypatch.setattr(gpu_workers, "measured_layer", measured_layer)
+    monkeypatch.setattr(gpu_workers, "measured_layers", measured_layers)
     result = bench(lab)
     assert result.exit_code == 2, result.output
     said = " ".join(result.stderr.split())
@@ -124,16 +124,16 @@ def changed_workers(
     monkeypatch: pytest.MonkeyPatch, packages: dict[str, str], code: str, layer: str | None = None
 ) -> None:
     """Give the workers, or the one that measures the layer, other packages and another source."""
-    measured_layer = gpu_workers.measured_layer
+    measured_layers = gpu_workers.measured_layers
 
     def changed(named: Any, seconds: float) -> gpu_workers.Measured:
-        found = measured_layer(named, seconds)
+        found = measured_layers(named, seconds)
         if layer is not None and layer not in {one.layer for one in named}:
             return found
         environment = found.environment | {"packages": found.environment["packages"] | packages}
         return found._replace(environment=environment, code=code)
 
-    monkeypatch.setattr(gpu_workers, "measured_layer", changed)
+    monkeypatch.setattr(gpu_workers, "measured_layers", changed)
 
 
 def one_line(text: str) -> str:
@@ -156,7 +156,7 @@ def test_workers_that_cannot_read_this_convlab_are_refused(
     lab: Path, two_workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ModuleNotFoundError("No module named 'convlab.measuring.gpu_workers'")
-    monkeypatch.setattr(gpu_workers, "measured_layer", Mock(side_effect=error))
+    monkeypatch.setattr(gpu_workers, "measured_layers", Mock(side_effect=error))
     result = bench(lab)
     assert result.exit_code == 2, result.output
     said = "the workers at tcp://host:8786 cannot run this version of convlab: No module named"
@@ -200,4 +200,20 @@ def test_on_a_local_cluster(lab: Path) -> None:
     ) as cluster:
         result = bench(lab, address=cluster.scheduler_address)
     assert result.exit_code == 0, result.output
+    assert {*rows_of(lab)} == {(layer, name) for layer in LAYERS for name in NAMES}
+
+
+def test_layers_are_measured_in_a_few_tasks(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, tasks = gpu_workers.measured_layers, []
+
+    def measured_layers(named: Any, seconds: float) -> gpu_workers.Measured:
+        tasks.append([one.layer for one in named])
+        return own(named, seconds)
+
+    monkeypatch.setattr(gpu_workers, "measured_layers", measured_layers)
+    monkeypatch.setattr(gpu_workers, "TASKS_PER_WORKER", 1)
+    pretend_workers(monkeypatch, count=1)
+    assert bench(lab).exit_code == 0
+    # First the question what a worker has, then all layers by the one task of the one worker.
+    assert tasks == [[], [layer for layer in LAYERS for _ in NAMES]]
     assert {*rows_of(lab)} == {(layer, name) for layer in LAYERS for name in NAMES}

@@ -47,7 +47,8 @@ def test_a_scheduler_without_workers_and_workers_of_several_threads_are_refused(
             dask_workers(address).__enter__()
         cluster.scale(1)
         monkeypatch.setattr("convlab.support.dask_workers.ANSWER_SECONDS", 20)
-        with dask_workers(address) as pool:
-            assert pool.submit(abs, -3).result() == 3
+        with dask_workers(address) as workers:
+            assert workers.executor.submit(abs, -3).result() == 3
+            assert workers.count == 1
         with pytest.raises(ValueError, match=r"^worker .* has 2 threads: start it with --nthreads"):
             dask_workers(address, one_thread=True).__enter__()

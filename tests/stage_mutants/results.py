@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -85,7 +86,12 @@ def run(
     chosen: list[Generated], jobs: int, scheduler: str | None = None
 ) -> Iterator[tuple[Generated, str]]:
     """Yield each mutant and its result, by so many processes or by a Dask scheduler's workers."""
-    with ProcessPoolExecutor(jobs) if scheduler is None else dask_workers(scheduler) as pool:
+    with ExitStack() as held:
+        pool: Executor
+        if scheduler is None:
+            pool = held.enter_context(ProcessPoolExecutor(jobs))
+        else:
+            pool = held.enter_context(dask_workers(scheduler)).executor
         yield from zip(chosen, pool.map(result_of, chosen), strict=True)
 
 

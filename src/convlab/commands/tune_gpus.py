@@ -3,6 +3,7 @@ workers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -76,8 +77,9 @@ def _on_workers(address: str, console: Console) -> Iterator[Measuring]:
             with exits.refusing(ValueError, OSError, RuntimeError):
                 for measured in workers.run(cases):
                     yield from measured.rows
-                    name, count = measured.rows[0].layer, len(measured.rows)
-                    console.print(Text(f"measured {name}: {count} tiles"), soft_wrap=True)
+                    tiles = Counter(row.layer for row in measured.rows)
+                    for name, count in tiles.items():
+                        console.print(Text(f"measured {name}: {count} tiles"), soft_wrap=True)
 
         yield Measuring(AbsentGpu(gpu), environment, rows)
 

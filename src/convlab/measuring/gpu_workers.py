@@ -1,7 +1,7 @@
 """Cases measured by the workers of a Dask scheduler, each on a GPU of its own: what ``convlab bench
 --dask`` and ``convlab tune --dask`` share.
 
-A worker measures one layer at a time and alone: it must have one thread, and a GPU that no other
+A worker measures some layers at a time and alone: it must have one thread, and a GPU that no other
 worker has (``CUDA_VISIBLE_DEVICES``). Rows of different GPUs stand in one document only if these
 have the same name, driver, versions and code: :func:`worker_identity` stands for these.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from convlab.measuring import cases as all_cases
@@ -24,8 +25,12 @@ from convlab.measuring.systems import system_named
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.absent import GpuFacts
 from convlab.support import dask_workers
+from convlab.support.dask_workers import DaskWorkers
 
 IDLE_SECONDS = 20.0  # how long to wait for a busy GPU
+# Each task starts processes, which takes some ten seconds, so it has several layers. It has few
+# enough that all workers end at about the same time.
+TASKS_PER_WORKER = 4
 
 
 class NamedCase(NamedTuple):
@@ -37,7 +42,7 @@ class NamedCase(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Rows of a layer, none where a worker was only asked what it has, and the worker's GPU and
+    """Rows of some layers, none where a worker was only asked what it has, and the worker's GPU and
     source."""
 
     machine: Machine
@@ -68,8 +73,8 @@ def difference(first: Measured, other: Measured) -> str:
     return f"{' and '.join(differs) or 'another source'} than the first ({machines})"
 
 
-def measured_layer(named: Sequence[NamedCase], row_seconds: float) -> Measured:
-    """Measure these cases of a layer on this worker's GPU. Raises ``RuntimeError`` for a GPU that
+def measured_layers(named: Sequence[NamedCase], row_seconds: float) -> Measured:
+    """Measure these cases on this worker's GPU. Raises ``RuntimeError`` for a GPU that
     stays busy: times would mean nothing."""
     until = time.monotonic() + IDLE_SECONDS
     while busy := gpu_backend.why_busy(gpu_backend.look(gpu_backend.current_gpu())):
@@ -89,11 +94,11 @@ class GpuWorkers:
 
     address: str
     first: Measured
-    _pool: Executor
+    _pool: DaskWorkers
     _row_seconds: float
 
     def run(self, cases: Sequence[all_cases.BenchCase]) -> Iterator[Measured]:
-        """Yield the rows of each layer as soon as a worker has measured it.
+        """Yield the rows of some layers as soon as a worker has measured them.
 
         What a worker raises is raised here, and ``ValueError`` for a worker that is not like the
         first. Layers that no worker has begun are then taken back.
@@ -102,9 +107,13 @@ class GpuWorkers:
         for case in cases:
             named = NamedCase(case.layer, case.problem, case.system.name)
             of_layer.setdefault(case.layer, []).append(named)
+        layers = [*of_layer.values()]
+        each = max(1, len(layers) // (TASKS_PER_WORKER * self._pool.count))
         futures = [
-            self._pool.submit(measured_layer, named, self._row_seconds)
-            for named in of_layer.values()
+            self._pool.executor.submit(
+                measured_layers, [*chain(*layers[first : first + each])], self._row_seconds
+            )
+            for first in range(0, len(layers), each)
         ]
         try:
             for future in as_completed(futures):
@@ -127,7 +136,7 @@ def gpu_workers(address: str, row_seconds: float) -> Iterator[GpuWorkers]:
     worker's GPU is busy."""
     with dask_workers.dask_workers(address, one_thread=True) as pool:
         try:
-            first = pool.submit(measured_layer, (), row_seconds).result()
+            first = pool.executor.submit(measured_layers, (), row_seconds).result()
         except (ImportError, AttributeError, TypeError) as error:  # of other source than this
             raise ValueError(
                 f"the workers at {address} cannot run this version of convlab: {error}"
