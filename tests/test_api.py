@@ -236,7 +236,7 @@ class Ready(NamedTuple):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plan, name)
 
-    def __call__(self, *arrays: Any, stream: Any) -> None:
+    def __call__(self, *arrays: Any, residual: None, stream: Any) -> None:
         self.run(*arrays, stream=stream)
 
 

@@ -168,16 +168,18 @@ class Flat:
 
 # Of a tensor map, which names its array, a kernel gets 16 uint64.
 Argument = str | Images | Flat | BoxMap | WindowMap
-SOURCES = ("input", "weight", "bias")  # what no step may write to
+SOURCES = ("input", "weight", "bias")
+RESIDUAL = "residual"  # the option of stages that can add a tensor, and the name of that tensor
+READ_ONLY = (*SOURCES, RESIDUAL)  # what no step may write to
 CHANNELS = ("in_channels", "out_channels")  # of a problem
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``output`` or a
-    buffer's, or parts or tensor maps of these arrays. ``shared_bytes`` is the dynamic shared memory
-    of a block. Raises ``ValueError`` for a grid larger than CUDA's, or more shared memory than a
-    block has."""
+    """One kernel launch. Arguments are names: ``input``, ``weight``, ``bias``, ``residual``,
+    ``output`` or a buffer's, or parts or tensor maps of these arrays. The kernel's last parameters
+    may have defaults and no argument. ``shared_bytes`` is the dynamic shared memory of a block.
+    Raises ``ValueError`` for a grid larger than CUDA's, or more shared memory than a block has."""
 
     kernel: Kernel
     grid: Grid
@@ -237,7 +239,8 @@ class Program:
     @property
     def dtypes(self) -> dict[str, str]:
         """The types of all arrays in kernels, by their names."""
-        tensors = dict.fromkeys((*SOURCES, "output"), self.tensors)
+        named = {str(argument) for step in self.launches for argument in step.arguments}
+        tensors = dict.fromkeys((*SOURCES, "output", *named & {RESIDUAL}), self.tensors)
         return tensors | {buffer.name: buffer.dtype for buffer in self.buffers}
 
     @property
@@ -251,14 +254,17 @@ def tile_program(
     tile: Tile,
     kernel: Kernel,
     before: Program = Program((), ()),
-    flat: tuple[str, ...] = ("input", "windows", "weight", "packed", "output"),
+    flat: tuple[str, ...] = ("input", "windows", "weight", "packed", "residual", "output"),
     splits: Grid = (),
     shared_bytes: int = 0,
+    optional: tuple[str, ...] = (),
 ) -> Program:
     """The program of ``before``, a stage's layout transforms, and of the kernel, a block for each
-    tile. The kernel's parameters name its arguments; those in ``flat`` have one dimension."""
-    names = inspect.signature(kernel.py_func).parameters
-    arguments = tuple(Flat(name) if name in flat else name for name in names)
+    tile. The kernel's parameters name its arguments; those in ``flat`` have one dimension. Of
+    parameters with defaults, the launch gives those in ``optional``, which come first."""
+    parameters = inspect.signature(kernel.py_func).parameters.values()
+    given = [one for one in parameters if one.default is one.empty or one.name in optional]
+    arguments = tuple(Flat(one.name) if one.name in flat else one.name for one in given)
     grid = (blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B), *splits)
     launch = Launch(kernel, grid, (tile.threads,), arguments, shared_bytes)
     return replace(before, launches=(*before.launches, launch), tile=tile)

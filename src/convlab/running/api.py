@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from convlab.ladder import Tile
-from convlab.ladder.stage import SOURCES
+from convlab.ladder.stage import READ_ONLY, RESIDUAL
 from convlab.problems.arrays import (
     Array,
     ArrayT,
@@ -69,6 +69,8 @@ def conv2d(
     tile: Tile | None = None,
     engine: str = "auto",
     precision: str | None = None,
+    relu: bool = False,
+    residual: ArrayT | None = None,
     out: ArrayT | None = None,
 ) -> ArrayT:
     """2-D convolution (cross-correlation) with the meaning of PyTorch's ``F.conv2d``.
@@ -80,6 +82,11 @@ def conv2d(
     is a contiguous array of that library on that device; ``out`` may give the array to write it to.
     ``precision="tf32"`` rounds float32 numbers to TF32, which is faster; None and ``"float32"``
     keep float32's accuracy. Sums are float32 for every type.
+
+    ``residual``, an array of the result's shape and type, is added to the sums, and ``relu=True``
+    replaces negative results by zero: ``relu(conv2d(input, weight) + bias + residual)`` is one
+    kernel, and each result is rounded once. ``out`` may be the residual itself. Stages with these
+    options take them (``Stage.options``); those that add a residual are for 16 bits.
 
     Stages for 16 bits need the channels last in memory. Arrays that lie so, such as PyTorch's with
     ``torch.channels_last``, are read where they are; others are copied before the convolution, and
@@ -105,7 +112,7 @@ def conv2d(
     ``convlab.torch.Conv2d`` instead.
     """
     arrays, settings = (input, weight, bias, out), (stride, padding, dilation, groups)
-    result: ArrayT = _convolve(2, arrays, settings, stage, tile, engine, precision)
+    result: ArrayT = _convolve(2, arrays, settings, stage, tile, engine, precision, relu, residual)
     return result
 
 
@@ -136,34 +143,42 @@ def conv3d(
 def _convolve(
     axes: int, arrays: tuple[Any, ...], settings: Settings,
     stage: str, tile: Tile | None, engine_name: str, precision: str | None,
+    relu: bool = False, residual: Any = None,
 ) -> Any:  # fmt: skip
     input, weight, bias, out = arrays
     _refuse_compiling(f"conv{axes}d")
     words = (*settings, stage, tile, engine_name, precision)
-    if (result := short_calls.again(axes, arrays, words)) is not None:
+    if type(relu) is not bool:
+        raise TypeError(f"relu is {shown(relu)}: it must be True or False")
+    options = ("relu",) * relu + (RESIDUAL,) * (residual is not None)
+    if not options and (result := short_calls.again(axes, arrays, words)) is not None:
         return result
     engine = choose(engine_name)
-    optional = {name: array for name, array in (("bias", bias), ("out", out)) if array is not None}
+    more = (("bias", bias), (RESIDUAL, residual), ("out", out))
+    optional = {name: array for name, array in more if array is not None}
     given = {"input": input, "weight": weight, **optional}
     placement, dtype = _placement(given), dtype_name(input)
-    asked = Chosen(asked_stage(stage, precision, dtype), tile, engine)
+    asked = Chosen(asked_stage(stage, precision, dtype), tile, engine, options=options)
     call = call_of(axes, tuple(input.shape), tuple(weight.shape), settings, dtype)
     _check_shape("bias", bias, (weight.shape[0],))
+    _check_shape(RESIDUAL, residual, call.shape)
     _check_shape("out", out, call.shape)
     if call.is_empty:
         return placement.empty(call.shape, dtype) if out is None else out
     if engine.is_gpu and placement.gpu is not None:
         result = _on_gpu(given, call, asked, placement)
-        if placement.library == "PyTorch":
+        if placement.library == "PyTorch" and not options:
             short_calls.remember(axes, arrays, words, call, asked)
         return result
 
     views = {name: on_host(array) for name, array in given.items()}
     _check_out(views)
-    sizes = [math.prod(views[name].shape) for name in ("input", "weight")]
+    sizes = [math.prod(views[name].shape) for name in views.keys() & {"input", "weight", RESIDUAL}]
     needed = call.problem.number_type.nbytes * (sum(sizes) + math.prod(call.shape))
     check_fits("copying input, weight and output", needed, engine)
-    tensors = [engine.to_device(views[name], dtype) if name in views else None for name in SOURCES]
+    tensors = [
+        engine.to_device(views[name], dtype) if name in views else None for name in READ_ONLY
+    ]
     made = engine.empty(call.shape, dtype)
     convolve_arrays(call, tensors, made, asked)
     result = engine.to_host(made, dtype)
@@ -206,10 +221,10 @@ def _on_gpu(given: dict[str, Any], call: Call, asked: Chosen, placement: Placeme
             result = placement.empty(call.shape, dtype, channels_last=keeps)
         view = on_gpu(result, asked.stream)
         made = view if channels_last or is_whole(view) else engine.empty(call.shape, dtype)
-        for name in given.keys() & ({"bias"} if channels_last else {*SOURCES}):
+        for name in given.keys() & ({"bias"} if channels_last else {*READ_ONLY}):
             if not is_whole(views[name]):
                 views[name] = asked.put(engine.empty(views[name].shape, dtype), ALL, views[name])
-        convolve_arrays(call, [*map(views.get, SOURCES)], made, asked)
+        convolve_arrays(call, [*map(views.get, READ_ONLY)], made, asked)
         if made is not view:
             asked.put(view, ALL, made)
         if placement.library == "JAX":  # whose next work runs on a stream of its own
@@ -241,7 +256,8 @@ def _check_shape(name: str, array: Array | None, shape: tuple[int, ...]) -> None
 
 
 def _check_out(views: dict[str, Any]) -> None:
-    """Raise ``ValueError`` if ``out`` is read-only or shares memory with an input or itself."""
+    """Raise ``ValueError`` if ``out`` is read-only or shares memory with an input or itself. It may
+    be the residual: each element is read before it is written."""
     if (out := views.get("out")) is None:
         return
     if isinstance(out, np.ndarray) and not out.flags.writeable:
@@ -249,7 +265,14 @@ def _check_out(views: dict[str, Any]) -> None:
     if any(size > 1 and not step for size, step in zip(out.shape, out.strides, strict=True)):
         raise ValueError("out has elements that share memory: each must have its own")
     start, end = extent(out)
-    for name in views.keys() & {*SOURCES}:
+    for name in views.keys() & {*READ_ONLY}:
+        if name == RESIDUAL and _is_same(out, views[name]):
+            continue
         source_start, source_end = extent(views[name])
         if start < source_end and source_start < end:
             raise ValueError(f"out shares memory with {name}: it must have its own")
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two arrays of one shape have each element at the same address."""
+    return extent(one) == extent(other) and one.strides == other.strides

@@ -8,7 +8,7 @@ from functools import lru_cache
 from convlab import ladder
 from convlab.ladder import BACKWARD, GROUPED, Stage, short_name, stage_named
 from convlab.ladder.gradients.g02_exchanged_roles import through
-from convlab.ladder.stage import Capability
+from convlab.ladder.stage import RESIDUAL, Capability
 from convlab.ladder.stage_choice import fastest
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
@@ -48,11 +48,14 @@ def asked_stage(stage: str, precision: str | None, dtype: str = "float32") -> st
     return stage
 
 
-def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stage:
+def stage_for(
+    name: str, engine: Engine, problem: Problem | None = None, adds_residual: bool = False
+) -> Stage:
     """The stage of that name; ``"auto"`` is the engine's stage, ``grouped`` for groups, and
     :func:`reduced_stage` for 16-bit numbers and TF32. For a gradient it is g01, g02, g03, or g02
     through the named stage of the ladder; ``"auto"`` is g01 on a simulator, and on a GPU g03 where
-    it runs."""
+    it runs. With ``adds_residual``, ``"auto"`` of 16-bit numbers is a stage that can add a
+    tensor."""
     if isinstance(problem, Gradient) and isinstance(name, str):
         for stage in BACKWARD:
             if name in (stage.name, short_name(stage.name)):
@@ -66,13 +69,15 @@ def stage_for(name: str, engine: Engine, problem: Problem | None = None) -> Stag
     if not isinstance(name, str) or name not in ("auto", AUTO_TF32):
         return stage_named(name)
     if problem is not None and (name == AUTO_TF32 or problem.dtype != "float32"):
-        return reduced_stage(engine, problem)
+        return reduced_stage(engine, problem, adds_residual)
     return auto_stage(engine, problem) if problem is None or problem.groups == 1 else GROUPED
 
 
-def stage_of_layer(name: str, engine: Engine, problem: Problem) -> Stage:
+def stage_of_layer(
+    name: str, engine: Engine, problem: Problem, adds_residual: bool = False
+) -> Stage:
     """Return the stage of a layer that asks for that one: ``grouped`` where it has no groups."""
-    stage = stage_for(name, engine, problem)
+    stage = stage_for(name, engine, problem, adds_residual)
     return stage if problem.groups == 1 or stage.grouped else GROUPED
 
 
@@ -89,22 +94,28 @@ def auto_stage(engine: Engine, problem: Problem | None = None) -> Stage:
     return fastest(taking or able, problem, engine.limits())
 
 
-def reduced_stage(engine: Engine, problem: ConvProblem) -> Stage:
+def reduced_stage(engine: Engine, problem: ConvProblem, adds_residual: bool = False) -> Stage:
     """Return the stage that ``"auto"`` means for 16-bit numbers, and for float32 numbers in TF32:
     on a GPU the first of :data:`AUTO_STAGES_16_BITS`, else the last one on the ladder, that takes
-    one group of the problem, whichever layout it needs.
+    one group of the problem, whichever layout it needs; with ``adds_residual``, of those that can
+    add a tensor.
 
     Raises ``EngineUnavailable`` if the engine's GPU can run none, ``ValueError`` if none takes the
     problem.
     """
     numbers = "TF32" if problem.dtype == "float32" else problem.dtype
-    known = tuple(stage for stage in ladder.LADDER if _computes_in(stage, numbers))
+    known = tuple(
+        stage
+        for stage in ladder.LADDER
+        if _computes_in(stage, numbers) and (not adds_residual or RESIDUAL in stage.options)
+    )
     able = tuple(stage for stage in known if stage.runs_on(engine.capability()))
     if known and not able:
         raise EngineUnavailable(why_too_old(known[-1:], engine.capability(), engine.device))
     found = _last_that_takes(able, problem, engine.is_gpu, engine.capability())
     if found is None:
-        raise ValueError(f"problem is {problem}: no stage computes it in {numbers}")
+        adding = " and adds a residual" if adds_residual else ""
+        raise ValueError(f"problem is {problem}: no stage computes it in {numbers}{adding}")
     return found
 
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
 from threading import local
+from typing import Any
 
 from convlab.ladder import Tile
 from convlab.problems.problem import ConvProblem
@@ -13,7 +14,7 @@ from convlab.running.engines import Engine
 from convlab.running.plans import Plan, plan
 
 # The GPU, its stream, and all that a plan is made for.
-PlanKey = tuple[int, int, ConvProblem, str, Tile | None]
+PlanKey = tuple[int, int, ConvProblem, str, Tile | None, tuple[str, ...]]
 KEPT_PLANS, KEPT_BYTES = 16, 2**28  # of a thread's last calls on a GPU; bytes of workspace in all
 
 # Each thread keeps its own plans: a plan runs one call at a time, and threads may have own streams.
@@ -21,16 +22,23 @@ kept = local()
 
 
 def kept_plan(
-    problem: ConvProblem, stage: str, tile: Tile | None, engine: Engine, stream: int = 0
+    problem: ConvProblem,
+    stage: str,
+    tile: Tile | None,
+    engine: Engine,
+    stream: int = 0,
+    options: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the problem's plan; on a GPU an earlier call on the same stream may have kept it."""
-    prepare = partial(plan, problem, stage, tile, engine.name)
+    """Return the problem's plan with these options of its stage; on a GPU an earlier call on the
+    same stream may have kept it."""
+    switches: dict[str, Any] = dict.fromkeys(options, True)
+    prepare = partial(plan, problem, stage, tile, engine.name, **switches)
     asked = isinstance(stage, str) and isinstance(tile, Tile | None)  # plan says what is wrong
     if not (engine.is_gpu and asked):
         # On a simulator each call gets a fresh workspace of NaN, which shows unwritten elements.
         return prepare()
     plans: OrderedDict[PlanKey, Plan] = vars(kept).setdefault("plans", OrderedDict())
-    key = (_current_gpu(), stream, problem, stage, tile)
+    key = (_current_gpu(), stream, problem, stage, tile, options)
     if (ready := plans.get(key)) is not None:
         plans.move_to_end(key)
         return ready

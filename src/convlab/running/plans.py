@@ -11,8 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from convlab.device import BoundMap, BoxMap, WindowMap
-from convlab.ladder import Stage, Tile, production_program, production_tile
+from convlab.ladder import LADDER, Stage, Tile, production_program, production_tile
 from convlab.ladder.stage import (
+    RESIDUAL,
     SOURCES,
     Argument,
     Flat,
@@ -76,6 +77,11 @@ class Plan:
         self._no_bias = engine.to_device(no_bias, problem.dtype)
         self._use(program)
 
+    @property
+    def adds_residual(self) -> bool:
+        """True if calls take a residual: the plan was made with ``residual=True``."""
+        return self.switches.get(RESIDUAL, False)
+
     def __del__(self) -> None:
         """Free the arrays. Numba frees memory in batches, perhaps while a graph is captured."""
         if "_own" in vars(self):
@@ -93,6 +99,8 @@ class Plan:
             "bias": (problem.out_channels,),
             "output": problem.output_shape,
         }
+        if self.adds_residual:
+            shapes[RESIDUAL] = problem.output_shape
         self._together = together = self.engine.pack(program, shapes, self._own)
         self.packed, self.one_graph = bool(together), bool(together and together.one_graph)
 
@@ -103,6 +111,7 @@ class Plan:
         out: ArrayT,
         bias: Array | None = None,
         *,
+        residual: Array | None = None,
         stream: Stream = None,
         workspace: Sequence[Array] = (),
     ) -> ArrayT:
@@ -110,7 +119,10 @@ class Plan:
 
         All are the engine's arrays: of the problem's ``dtype``, C-contiguous, starting at a
         multiple of 16 bytes, of the problem's ``input_shape``, ``weight_shape``,
-        ``(out_channels,)`` and ``output_shape``.
+        ``(out_channels,)`` and ``output_shape``. A plan made with ``residual=True`` takes a
+        ``residual`` like ``out``, which may be ``out`` itself, and adds it to the sums before their
+        ReLU and their one rounding; raises ``TypeError`` without one, or if another plan is given
+        one.
         On a GPU they may be of any library with ``__cuda_array_interface__``, and the call returns
         before the work is done. ``stream`` is None for the default stream, a stream of any library
         with ``__cuda_stream__``, or a handle. ``conv2d`` checks arrays; this call does not. A call
@@ -121,11 +133,12 @@ class Plan:
         host's memory, ``ValueError`` for a misaligned array, ``RuntimeError`` if another GPU is
         current or the driver refuses a launch, with the driver's error.
         """
+        added = self._added(residual)
         if self._together is not None:
             bias = self._no_bias if bias is None else bias
-            self._together(input, weight, bias, out, *workspace, stream=stream)
+            self._together(input, weight, bias, out, *added, *workspace, stream=stream)
             return out
-        steps = self.steps(input, weight, out, bias, workspace)
+        steps = self.steps(input, weight, out, bias, workspace, residual)
         with announced(self.problem, self.stage, self.tile, self.engine):
             for step in steps:
                 step(stream)
@@ -138,18 +151,20 @@ class Plan:
         out: Array,
         bias: Array | None = None,
         workspace: Sequence[Array] = (),
+        residual: Array | None = None,
     ) -> list[Callable[[Stream], None]]:
         """Return for each step a function that takes a stream, in the order of
         ``program.launches``. On a GPU, raises ``TypeError`` for an array in the host's memory and
         ``ValueError`` for a misaligned one; the functions raise ``RuntimeError`` if another GPU is
         current."""
         given = {"input": input, "weight": weight, "bias": bias, "output": out}
+        given |= {RESIDUAL: residual}
         lent = zip(self.program.buffers, workspace, strict=False)
         given |= {buffer.name: array for buffer, array in lent}
         for name, array in given.items():
             if array is not None:
                 self.engine.check_array(name, array)
-        bound = self.bound(input, weight, out, bias, workspace)
+        bound = self.bound(input, weight, out, bias, workspace, residual)
         return [partial(start, got) for start, (_, got) in zip(self._starts, bound, strict=True)]
 
     def bound(
@@ -159,20 +174,35 @@ class Plan:
         out: Array,
         bias: Array | None = None,
         workspace: Sequence[Array] = (),
+        residual: Array | None = None,
     ) -> list[tuple[Step, list[Any]]]:
         """Return each step, in order, with the arrays that it gets."""
         bias = self._no_bias if bias is None else bias
         arrays = {"input": input, "weight": weight, "bias": bias, "output": out}
+        arrays |= dict(zip([RESIDUAL], self._added(residual), strict=False))
         arrays = {name: self.engine.for_kernels(array) for name, array in arrays.items()}
         lent = zip(self.program.buffers, workspace, strict=False)
         arrays |= self._own | {buffer.name: array for buffer, array in lent}
         return [(step, _arguments(step, arrays)) for step in self.program.launches]
 
+    def _added(self, residual: Array | None) -> tuple[Array, ...]:
+        """Return what a call adds. Raises ``TypeError`` where there is no residual for a plan that
+        adds one, or one for another plan."""
+        if self.adds_residual:
+            if residual is None:
+                raise TypeError("residual is None: a plan with residual=True must be given one")
+            return (residual,)
+        if residual is not None:
+            rule = "it must be None unless the plan is made with residual=True"
+            raise TypeError(f"residual is {type(residual).__name__}: {rule}")
+        return ()
+
     def for_weight(
         self, weight: Array, bias: Array | None = None, *, stream: Stream = None
     ) -> PlanForWeight:
-        """A plan called as ``(input, out, *, stream=None)`` for inference, where weight and bias
-        are constant: the layout transform of the filter runs now, once, on ``stream``.
+        """A plan called as ``(input, out, *, residual=None, stream=None)`` for inference, where
+        weight and bias are constant: the layout transform of the filter runs now, once, on
+        ``stream``.
 
         The new plan has a workspace of its own and keeps ``weight`` and ``bias``. If the weight
         changes later, a stage that transforms it still computes with the numbers of this call. The
@@ -190,7 +220,7 @@ class Plan:
         arrays = {name: self.engine.for_kernels(array) for name, array in given.items()} | own._own
         # A step depends on the weight alone where it takes neither input nor output, and no buffer
         # of an earlier step that does.
-        others, rest = {"input", "output"}, []
+        others, rest = {"input", "output", RESIDUAL}, []
         for step, start in zip(program.launches, own._starts, strict=True):
             names = {str(argument) for argument in step.arguments}
             if others.isdisjoint(names):
@@ -217,9 +247,16 @@ class PlanForWeight:
     weight: Array
     bias: Array | None
 
-    def __call__(self, input: Array, out: ArrayT, *, stream: Stream = None) -> ArrayT:
+    def __call__(
+        self,
+        input: Array,
+        out: ArrayT,
+        *,
+        residual: Array | None = None,
+        stream: Stream = None,
+    ) -> ArrayT:
         """Write the convolution of ``input`` to ``out`` and return ``out``, as a plan does."""
-        return self.plan(input, self.weight, out, self.bias, stream=stream)
+        return self.plan(input, self.weight, out, self.bias, residual=residual, stream=stream)
 
 
 def plan(
@@ -245,7 +282,8 @@ def plan(
     remembered for this problem, GPU and code if all switches have their defaults, else the
     stage's production tile (``ladder/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a
     stage with ``Stage.in_slices`` take fewer images at a time. ``switches`` turn off techniques
-    (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``.
+    (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``, or
+    ``residual=True`` for calls that add a tensor.
 
     Raises ``ValueError`` for an unknown stage, engine or switch, a tile that does not suit the
     stage, or a limit that one image's workspace exceeds; ``EngineUnavailable`` if the engine cannot
@@ -254,11 +292,14 @@ def plan(
     """
     chosen = choose(engine)
     check_asked(problem, tile)
-    chosen_stage = stage_for(asked_stage(stage, precision, problem.dtype), chosen, problem)
+    adds = switches.get(RESIDUAL) is True
+    chosen_stage = stage_for(asked_stage(stage, precision, problem.dtype), chosen, problem, adds)
     if "whole_sums" in switches:
         raise ValueError("whole_sums is split_k now: give split_k=False to have no split-K")
     for name, value in switches.items():
         if name not in chosen_stage.switches + chosen_stage.options:
+            if name == RESIDUAL:
+                raise ValueError(_no_residual(chosen_stage, value))
             known = ", ".join(chosen_stage.switches + chosen_stage.options) or "none"
             raise ValueError(f"switch {shown(name)} is not one of {chosen_stage.name}'s: {known}")
         if not isinstance(value, bool):
@@ -277,6 +318,14 @@ def plan(
             "once, so it must be None"
         )
     return Plan(problem, chosen_stage, tile, chosen, workspace_limit, None, **switches)
+
+
+def _no_residual(stage: Stage, value: object) -> str:
+    """Return why a stage refuses ``residual=True``."""
+    adding = ", ".join(stage.name for stage in LADDER if RESIDUAL in stage.options)
+    return (
+        f"residual is {shown(value)}: stage {stage.name} adds no tensor; those that do are {adding}"
+    )
 
 
 def check_asked(problem: object, tile: object) -> None:

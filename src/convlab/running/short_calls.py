@@ -62,7 +62,7 @@ def again(axes: int, arrays: tuple[Any, ...], asked: tuple[object, ...]) -> Any:
     if found is None:
         return None
     stream = current_stream(gpu)
-    plan_key = gpu, stream, found.problem, found.stage, found.tile
+    plan_key = gpu, stream, found.problem, found.stage, found.tile, ()
     if (ready := kept_plans.kept.plans.get(plan_key)) is None:
         return None
     kept_plans.kept.plans.move_to_end(plan_key)

@@ -32,6 +32,7 @@ from convlab.device import gpu_only, unrolled
 from convlab.device.intrinsics import commit_copies, wait_copies
 from convlab.device.sixteen_bits import (
     EIGHT,
+    PAIRS,
     copy_async8,
     load_pairs,
     pair_bf16,
@@ -52,6 +53,7 @@ from convlab.device.swizzled_products import (
 from convlab.device.tensor_core import fence_shared
 from convlab.ladder.main.m14_epilogue import make_finish
 from convlab.ladder.stage import (
+    RESIDUAL,
     DeviceFunction,
     Kernel,
     Program,
@@ -212,6 +214,60 @@ def make_epilogue(problem: ConvProblem, tile: Tile, relu: bool) -> Callable[...,
     return unrolled(store_part, range(tile.M_B // INTERLEAVED))
 
 
+def make_residual(
+    problem: ConvProblem, tile: Tile
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return two device functions for the sums of one product from ``D[first]`` on, those that
+    ``epilogue`` stores. ``fetch_residual(R, first, residual, m_t, n_t)`` loads the residual's
+    numbers to R, two neighbouring channels in each element, by loads as wide as the stores.
+    ``add_residual(D, R, first)`` adds them to the sums.
+
+    They are two, so that the loads are in flight while the tensor cores work.
+    """
+    M, N, widen = problem.M, problem.N, WIDEN[problem.dtype]
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_eight(R, at, residual, m, n):  # 16 bytes: all of them there or none
+        for row in range(2):
+            r = at + 4 * row
+            if m < M and n + 8 * row < N:
+                p0, p1, p2, p3 = load_pairs(residual, int64(n + 8 * row) * M + m)
+                R[r], R[r + 1], R[r + 2], R[r + 3] = p0, p1, p2, p3
+            else:
+                for j in range(PAIRS):
+                    R[r + j] = uint32(0)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def bits_of(residual, m, n):
+        return uint32(residual[int64(n) * M + m]) if n < N and m < M else uint32(0)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_scalars(R, at, residual, m, n):
+        for row in range(2):
+            for j in range(PAIRS):
+                low = bits_of(residual, m + 2 * j, n + 8 * row)
+                high = bits_of(residual, m + 2 * j + 1, n + 8 * row)
+                R[at + 4 * row + j] = low | high << uint32(16)
+
+    fetch = fetch_eight if M % EIGHT == 0 else fetch_scalars
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_part(q, R, first, residual, m_t, n_t):
+        fetch(R, first // 2 + 8 * q, residual, m_t + q * INTERLEAVED, n_t)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def add_part(q, D, R, first):
+        for row in range(2):
+            for j in range(PAIRS):
+                d = first + 16 * q + 4 * j + 2 * row
+                two = R[first // 2 + 8 * q + 4 * row + j]
+                D[d] += widen(uint16(two & uint32(0xFFFF)))
+                D[d + 1] += widen(uint16(two >> uint32(16)))
+
+    parts = range(tile.M_B // INTERLEAVED)
+    return unrolled(fetch_part, parts), unrolled(add_part, parts)
+
+
 def make_zero(SUMS: int) -> Callable[..., None]:
     """Return ``zero(D)``, which sets all sums to zero. In parts, because the compiler does not
     unroll a loop of 128 steps, and an array with a variable index is not in registers."""
@@ -225,9 +281,10 @@ def make_zero(SUMS: int) -> Callable[..., None]:
     return unrolled(zero_part, range(SUMS // PART))
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
-    """Return the kernel of ``input`` and ``weight`` in 16 bits, channels last, and ``bias`` in
-    float32; sums are float32, and ``output`` has the input's type and layout."""
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool = False) -> Kernel:
+    """Return the kernel of ``input``, ``weight`` and ``bias`` in 16 bits, channels last; sums are
+    float32, and ``output`` has the input's type and layout. With ``residual`` it takes and adds a
+    tensor like the output; without, its last parameter keeps its default."""
     M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
     DEPTH, BLOCKS = pipeline_depth(tile), 2
     SLICES = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)
@@ -235,11 +292,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     FILTER_BEGIN = N_B * TERMS  # numbers of the windows' panel, before the filter's
     WINDOWS_64 = 64 * TERMS  # numbers of 64 windows, which a warpgroup multiplies
     SUMS, TIMES = M_B // 2, N_B * PIECES // THREADS
+    WITH_RESIDUAL, ADDENDS = residual, SUMS // 2  # a lane's elements of R
     AHEAD = DEPTH - 1  # slices that are copied before the loop
     IN_FLIGHT = AHEAD - 1  # commit groups that may be pending when the next slice must have landed
     fetch_slice = make_fetch_slice(problem, tile)
     windows_of_thread = make_windows_of_thread(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
+    fetch_residual, add_residual = make_residual(problem, tile)
     zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -248,8 +307,14 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             fetch_slice(input, weight, start, i_h, i_w, m0, t, slice_, S, at)
         commit_copies()  # past the last slice no copies: waiting for them costs nothing
 
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def first_of_lane(m0, n0, t):
+        """Return the first channel and the first window of a lane's outputs."""
+        warp, lane = t // 32, t % 32
+        return m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4
+
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
-    def panels(input, weight, bias, output):
+    def panels(input, weight, bias, output, residual=None):
         S = cuda.shared.array(0, uint16)  # dynamic: DEPTH slices, each windows, then filter
         D = cuda.local.array(SUMS, float32)
         start = cuda.local.array(TIMES, int64)
@@ -274,7 +339,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             before = pipe - 1 if pipe > 0 else uint32(DEPTH - 1)  # the buffer that is free now
             fetch(input, weight, start, i_h, i_w, m0, t, slice_ + AHEAD, S, begin + before * SLICE)
             pipe = pipe + 1 if pipe + 1 < DEPTH else uint32(0)
+        if WITH_RESIDUAL:
+            R = cuda.local.array(ADDENDS, uint32)
+            m_t, n_t = first_of_lane(m0, n0, t)
+            fetch_residual(R, 0, residual, m_t, n_t)
         wait_products(D, SUMS, 0)
+        if WITH_RESIDUAL:
+            add_residual(D, R, 0)
 
         warp, lane = t // 32, t % 32
         m_t, n_t = m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4
@@ -289,12 +360,15 @@ def production_tile(problem: ConvProblem) -> Tile:
     return Tile(M_B, 128, TERMS, M_B // 4, 2)
 
 
-def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """``relu`` replaces negative results by zero."""
+def prepare(
+    problem: ConvProblem, tile: Tile, relu: bool = False, residual: bool = False
+) -> Program:
+    """``residual`` adds a tensor to the sums; ``relu`` replaces negative results by zero."""
     require_panels(tile)
-    kernel = make_kernel(problem, tile, relu)
+    kernel = make_kernel(problem, tile, relu, residual=residual)
     shared = shared_bytes(tile, pipeline_depth(tile))
-    return tile_program(problem, tile, kernel, shared_bytes=shared)
+    added = (RESIDUAL,) if residual else ()
+    return tile_program(problem, tile, kernel, shared_bytes=shared, optional=added)
 
 
 STAGE = Stage(

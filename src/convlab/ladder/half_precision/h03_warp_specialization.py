@@ -73,6 +73,7 @@ from convlab.ladder.half_precision.h01_panels import (
     TERMS,
     WARPGROUP,
     make_epilogue,
+    make_residual,
     make_zero,
     require_product_tile,
     shared_bytes,
@@ -83,6 +84,7 @@ from convlab.ladder.half_precision.h02_copy_engine import (
     terms_of_last_chunk,
 )
 from convlab.ladder.stage import (
+    RESIDUAL,
     DeviceFunction,
     Flat,
     Kernel,
@@ -120,9 +122,10 @@ def require_consumer_tile(tile: Tile) -> None:
     tile.require(tile.M_T * tile.N_T <= 128, "M_T * N_T must be at most 128, the sums of a thread")
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool = False) -> Kernel:
     """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, channels
-    last; ``bias`` and sums are float32, and ``output`` has the input's type."""
+    last; sums are float32, ``bias`` and ``output`` have the input's type. With ``residual`` it
+    takes and adds a tensor like the output; without, its last parameter keeps its default."""
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, pipeline_depth(tile)
     CHUNKS, H_f, W_f = blocks_for(problem.C_i, TERMS), problem.H_f, problem.W_f
     SLICES, LAST_TERMS = H_f * W_f * CHUNKS, terms_of_last_chunk(problem)
@@ -130,6 +133,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     SLICE, FILTER_BEGIN, WINDOWS_64 = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
     PRODUCTS, SUMS_EACH = N_B // 64, M_B // 2  # PRODUCTS a slice, each of 64 windows
     SUMS = PRODUCTS * SUMS_EACH
+    WITH_RESIDUAL, ADDENDS = residual, SUMS // 2  # a lane's elements of R
     TILES_M, TILES_N = blocks_for(problem.M, M_B), blocks_for(problem.N, N_B)
     TILES = TILES_M * TILES_N
     # To skip the other consumer's tile: so many buffers on, and the parity flips after an odd
@@ -140,6 +144,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     WHOLE, TIMES = (CHUNKS - 1, H_f * W_f) if LAST_TERMS < TERMS else (SLICES, 1)
     first_window, copy_slice = make_copy_slice(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
+    fetch_residual, add_residual = make_residual(problem, tile)
     zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -216,8 +221,19 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 
     store_products = unrolled(store_product, range(PRODUCTS))
 
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def fetch_of_product(i, R, residual, m_t, n_t):
+        fetch_residual(R, i * SUMS_EACH, residual, m_t, n_t + i * 64)
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def add_to_product(i, D, R):
+        add_residual(D, R, i * SUMS_EACH)
+
+    fetch_of_products = unrolled(fetch_of_product, range(PRODUCTS))
+    add_to_products = unrolled(add_to_product, range(PRODUCTS))
+
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
-    def warp_specialization(windows, filter, bias, output):
+    def warp_specialization(windows, filter, bias, output, residual=None):
         S = cuda.shared.array(0, uint16)  # dynamic: DEPTH slices, each windows, then filter
         full, empty = cuda.shared.array(DEPTH, uint64), cuda.shared.array(DEPTH, uint64)
         turn = cuda.shared.array(2, uint64)
@@ -249,6 +265,10 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
             for tile_index in range(first_tile, TILES, 2 * cuda.gridDim.x):
                 m0, n0 = corner(uint32(tile_index))
                 zero(D)
+                if WITH_RESIDUAL:  # the loads are in flight while this tile is multiplied
+                    R = cuda.local.array(ADDENDS, uint32)
+                    m_t, n_t = m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4
+                    fetch_of_products(R, residual, m_t, n_t)
                 wait_barrier(turn, warpgroup, my_turn)
                 last, pipe, parity = multiply_tile(D, S, begin, pipe, parity, full, empty, lane)
                 if lane == 0:
@@ -256,6 +276,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
                 wait_products(D, SUMS, 0)
                 if lane == 0:
                     arrive_barrier(empty, last)
+                if WITH_RESIDUAL:
+                    add_to_products(D, R)
                 store_products(D, bias, output, m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4)
                 pipe, parity = skip_other_tile(pipe, parity)
                 my_turn = my_turn ^ uint32(1)
@@ -297,17 +319,22 @@ def production_tile(problem: ConvProblem, sm_count: int = H100_SMS) -> Tile:
 
 
 def prepare(
-    problem: ConvProblem, tile: Tile, relu: bool = False, sm_count: int = H100_SMS
+    problem: ConvProblem,
+    tile: Tile,
+    relu: bool = False,
+    residual: bool = False,
+    sm_count: int = H100_SMS,
 ) -> Program:
-    """``relu`` replaces negative results by zero. There is one block per SM of a GPU with
-    ``sm_count`` SMs, and no more than there are tiles."""
+    """``residual`` adds a tensor to the sums; ``relu`` replaces negative results by zero. There is
+    one block per SM of a GPU with ``sm_count`` SMs, and no more than there are tiles."""
     require_consumer_tile(tile)
     tiles = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
+    added = (Flat(RESIDUAL),) if residual else ()
     launch = Launch(
-        make_kernel(problem, tile, relu),
+        make_kernel(problem, tile, relu, residual=residual),
         grid=(min(tiles, sm_count),),
         block=(THREADS,),
-        arguments=(*tensor_maps(problem, tile), "bias", Flat("output")),
+        arguments=(*tensor_maps(problem, tile), "bias", Flat("output"), *added),
         shared_bytes=shared_bytes(tile, pipeline_depth(tile)),
     )
     return Program((), (launch,), tile)

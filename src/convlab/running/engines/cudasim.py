@@ -23,7 +23,7 @@ from numba.cuda.simulator import kernelapi
 
 from convlab.device import BoundMap
 from convlab.device.emulations import meeting_by
-from convlab.ladder.stage import SOURCES, Launch
+from convlab.ladder.stage import READ_ONLY, Launch
 from convlab.running.engines import Engine, Stream
 from convlab.simulation.language.python_body import python_body
 from convlab.simulation.numbers.scalars import poison
@@ -112,7 +112,7 @@ class _Array:
         return self.memory[index]
 
     def __setitem__(self, index: Index, value: Number) -> None:
-        if self._name in SOURCES:
+        if self._name in READ_ONLY:
             raise IndexError(f"the kernel writes to {self._name}[{index}], which is not its output")
         self._access("stores", index)
         self.memory[index] = value

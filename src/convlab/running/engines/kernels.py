@@ -14,6 +14,7 @@ hand them over.
 from __future__ import annotations
 
 from functools import lru_cache
+from inspect import signature
 
 from numba.cuda import types as numba_types
 
@@ -44,11 +45,12 @@ class CompilerMissing(RuntimeError):
 
 def argument_types(launch: Launch, program: Program) -> ArgumentTypes:
     """Return Numba's types of the launch's arguments: C-contiguous arrays, of uint64 for a tensor
-    map."""
-    ndim = {"input": 4, "weight": 4, "bias": 1, "output": 4}
+    map. Parameters that the launch leaves at their defaults take none of the machine code's
+    parameters."""
+    ndim = {"input": 4, "weight": 4, "bias": 1, "residual": 4, "output": 4}
     ndim |= {buffer.name: len(buffer.shape) for buffer in program.buffers}
     dtypes = program.dtypes
-    return tuple(
+    given = tuple(
         numba_types.Array(numba_types.uint64, 1, "C")
         if isinstance(argument, BoxMap | WindowMap)
         else numba_types.Array(
@@ -58,6 +60,9 @@ def argument_types(launch: Launch, program: Program) -> ArgumentTypes:
         )
         for argument in launch.arguments
     )
+    parameters = [*signature(launch.kernel.py_func).parameters.values()]
+    left = [one.default for one in parameters[len(given) :] if one.default is not one.empty]
+    return given + tuple(map(numba_types.Omitted, left))
 
 
 def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:
