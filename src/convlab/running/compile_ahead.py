@@ -21,13 +21,11 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from convlab.ladder.stage import Kernel
-from convlab.running.chosen_stages import stage_of_layer
 from convlab.running.compile_worker import CompileResult, CompileTask, Wanted, compiled
 from convlab.running.engines import Engine
 from convlab.running.engines.absent import GpuFacts
 from convlab.running.engines.kernel_identity import compiler_libraries
 from convlab.running.engines.kernels import is_ready, key_of, take_over
-from convlab.running.plans import program_for
 from convlab.support.progress import duration, say
 from convlab.support.values import counted
 
@@ -75,8 +73,7 @@ def _missing(wanted: Iterable[Wanted], engine: Engine, facts: GpuFacts) -> list[
     other process could hand it over."""
     found: dict[str, _Kernel] = {}
     for one in dict.fromkeys(wanted):
-        stage = stage_of_layer(one.stage, engine, one.problem)
-        program = program_for(one.problem, stage, one.tile, engine)
+        program = one.program(engine)
         for number, launch in enumerate(program.kernels):
             key = key_of(launch, program, facts.capability)
             if key is None or key in found or is_ready(key):

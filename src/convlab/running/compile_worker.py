@@ -13,9 +13,11 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from convlab.ladder import Tile
+from convlab.ladder import Program, Tile
+from convlab.ladder.stage import RESIDUAL
 from convlab.problems.gradient import Problem
 from convlab.running.chosen_stages import stage_of_layer
+from convlab.running.engines import Engine
 from convlab.running.engines.absent import AbsentGpu, GpuFacts
 from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.kernels import compile_launch, key_of
@@ -24,12 +26,19 @@ from convlab.running.plans import program_for
 
 @dataclass(frozen=True)
 class Wanted:
-    """A convolution or a gradient whose kernels are to be compiled, as a layer asks for it: see
-    :func:`convlab.plan`."""
+    """A convolution or a gradient whose kernels are to be compiled, as a layer asks for it, with
+    options of its stage: see :func:`convlab.plan`."""
 
     problem: Problem
     stage: str = "auto"
     tile: Tile | None = None
+    options: tuple[str, ...] = ()
+
+    def program(self, engine: Engine) -> Program:
+        """Return what the engine's plan for it would launch."""
+        stage = stage_of_layer(self.stage, engine, self.problem, RESIDUAL in self.options)
+        switches = dict.fromkeys(self.options, True)
+        return program_for(self.problem, stage, self.tile, engine, None, **switches)
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,7 @@ def compiled(task: CompileTask) -> CompileResult:
     try:
         engine = AbsentGpu(task.gpu)
         wanted = task.wanted
-        stage = stage_of_layer(wanted.stage, engine, wanted.problem)
-        program = program_for(wanted.problem, stage, wanted.tile, engine)
+        program = wanted.program(engine)
         launch = program.kernels[task.number]
         if key_of(launch, program, task.gpu.capability) != task.key:
             return CompileResult(None, f"another process would compile another {launch.name}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from convlab.problems.arrays import dtype_name
-from convlab.problems.gradient import Gradient, Problem
+from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
 from convlab.running.compile_worker import Wanted
 from convlab.support.values import shown
@@ -30,13 +30,15 @@ class Settings(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A convolution that a layer is asked for, and which gradients it will be asked for."""
+    """A convolution that a layer is asked for, with which options of its stage, and which gradients
+    it will be asked for."""
 
     input_shape: tuple[int, ...]
     weight_shape: tuple[int, ...]
     settings: Settings
     gradients: tuple[Literal["input", "weight"], ...]
     dtype: str = "float32"
+    options: tuple[str, ...] = ()
 
     def problem(self) -> ConvProblem:
         """Return the convolution. Raises ``ValueError`` where shapes and settings do not fit."""
@@ -48,8 +50,9 @@ class Asked(NamedTuple):
             return []
         forward = self.problem()
         floats = forward if self.dtype == "float32" else in_float32(forward)
-        problems: list[Problem] = [forward, *(Gradient(floats, of) for of in self.gradients)]
-        return [Wanted(problem, self.settings.stage) for problem in problems]
+        stage = self.settings.stage
+        gradients = [Wanted(Gradient(floats, of), stage) for of in self.gradients]
+        return [Wanted(forward, stage, options=self.options), *gradients]
 
 
 def asked_for(images: Tensor, filters: Tensor, settings: Settings) -> Asked:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
 from convlab.ladder import stage_named
+from convlab.ladder.stage import RESIDUAL
 from convlab.problems.arrays import check_dense, dtype_name, has_channels_last, on_host
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.number_types import as_in_kernels
@@ -125,7 +126,7 @@ def output_size(
     return windows.outputs(input[-len(windows.stride) :], bits=None)
 
 
-def _operator(name: str, takes: str) -> Callable[[Callable[..., Tensor]], Operator]:
+def operator(name: str, takes: str) -> Callable[[Callable[..., Tensor]], Operator]:
     """Make the function below a custom operator of these arguments and the settings."""
     schema = f"({takes}, {SETTINGS}) -> Tensor"
     operator: Callable[[Callable[..., Tensor]], Operator] = torch.library.custom_op(
@@ -134,26 +135,26 @@ def _operator(name: str, takes: str) -> Callable[[Callable[..., Tensor]], Operat
     return operator
 
 
-@_operator("conv2d", "Tensor input, Tensor weight, Tensor? bias")
+@operator("conv2d", "Tensor input, Tensor weight, Tensor? bias")
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Setting) -> Tensor:
     """The convolution; ``padding`` is top, bottom, left, right."""
-    return _compute(None, input.shape, weight.shape, (input, weight, bias), *settings)
+    return compute(None, input.shape, weight.shape, (input, weight, bias), *settings)
 
 
-@_operator("input_gradient", "Tensor gradient, Tensor weight, SymInt[] shape")
+@operator("input_gradient", "Tensor gradient, Tensor weight, SymInt[] shape")
 def input_gradient(
     gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Setting
 ) -> Tensor:
     """dL/dinput, of that shape, from dL/doutput and the weight."""
-    return _compute("input", shape, weight.shape, (gradient, weight), *settings)
+    return compute("input", shape, weight.shape, (gradient, weight), *settings)
 
 
-@_operator("weight_gradient", "Tensor input, Tensor gradient, SymInt[] shape")
+@operator("weight_gradient", "Tensor input, Tensor gradient, SymInt[] shape")
 def weight_gradient(
     input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Setting
 ) -> Tensor:
     """dL/dweight, of that shape, from the input and dL/doutput."""
-    return _compute("weight", input.shape, shape, (input, gradient), *settings)
+    return compute("weight", input.shape, shape, (input, gradient), *settings)
 
 
 # What is refused, by the operators that compute and by those that only infer shapes.
@@ -165,27 +166,28 @@ def _check_given(of: Of, tensors: tuple[Tensor | None, ...], output_shape: tuple
     first = tensors[0]
     assert first is not None
     wanted = _type_of(tensors[1]) if of is None else torch.float32
-    for name, tensor in zip(NAMES[of], tensors, strict=True):
+    for name, tensor in zip((*NAMES[of], RESIDUAL), tensors, strict=False):
         if tensor is None:
             continue
         _check_dtype(name, tensor, wanted)
         if tensor.is_meta and not first.is_meta:  # PyTorch would give the memory as it found it
             rule = f"it must have numbers, as {NAMES[of][0]} on {first.device} has"
             raise ValueError(f"{name} is on meta: {rule}")
-        must = {"bias": output_shape[1:2], "gradient": output_shape}.get(name)
+        musts = {"bias": output_shape[1:2], "gradient": output_shape, RESIDUAL: output_shape}
+        must = musts.get(name)
         if must is not None and tuple(tensor.shape) != tuple(must):
             given = f"{name} has shape {shown((*tensor.shape,))}"
             raise ValueError(f"{given}: it must be {shown((*must,))}")
 
 
-def _infer(
+def infer(
     of: Of,
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
     tensors: tuple[Tensor | None, ...],
     *settings: Setting,
 ) -> Tensor:
-    """A tensor without numbers, of the result's shape; refuses what :func:`_compute` refuses."""
+    """A tensor without numbers, of the result's shape; refuses what :func:`compute` refuses."""
     given, first = Settings._make(settings), tensors[0]
     assert first is not None
     if given.stage != "auto":
@@ -218,30 +220,32 @@ def _format_of_result(first: Tensor) -> torch.memory_format:
 
 @conv2d.register_fake
 def _(input: Tensor, weight: Tensor, bias: Tensor | None, *settings: Setting) -> Tensor:
-    return _infer(None, input.shape, weight.shape, (input, weight, bias), *settings)
+    return infer(None, input.shape, weight.shape, (input, weight, bias), *settings)
 
 
 @input_gradient.register_fake
 def _(gradient: Tensor, weight: Tensor, shape: Sequence[int], *settings: Setting) -> Tensor:
-    return _infer("input", shape, weight.shape, (gradient, weight), *settings)
+    return infer("input", shape, weight.shape, (gradient, weight), *settings)
 
 
 @weight_gradient.register_fake
 def _(input: Tensor, gradient: Tensor, shape: Sequence[int], *settings: Setting) -> Tensor:
-    return _infer("weight", input.shape, shape, (input, gradient), *settings)
+    return infer("weight", input.shape, shape, (input, gradient), *settings)
 
 
 # The work.
 
 
-def _compute(
+def compute(
     of: Of,
     input_shape: Sequence[int],
     weight_shape: Sequence[int],
     tensors: tuple[Tensor | None, ...],
     *settings: Setting,
+    options: tuple[str, ...] = (),
 ) -> Tensor:
-    """The output of a convolution, or the gradient of its input or weight."""
+    """The output of a convolution, or the gradient of its input or weight. ``options`` are the
+    stage's; with a residual, it is the last of the tensors."""
     given, first = Settings._make(settings), tensors[0]
     assert first is not None
     forward = problem_of(input_shape, weight_shape, given, dtype_name(first))
@@ -255,9 +259,9 @@ def _compute(
     if problem.channels_last:
         tensors = tuple(map(_channels_last, tensors))
     if chosen.is_gpu:
-        made = _on_gpu(problem, tensors, given.stage, chosen).to(first.device)
+        made = _on_gpu(problem, tensors, given.stage, chosen, options).to(first.device)
     else:
-        made = _on_simulator(problem, tensors, given.stage, chosen).to(first.device)
+        made = _on_simulator(problem, tensors, given.stage, chosen, options).to(first.device)
     if problem.channels_last:
         made = made.permute(0, 3, 1, 2).contiguous(memory_format=_format_of_result(first))
     return made
@@ -269,13 +273,20 @@ def _channels_last(tensor: Tensor | None) -> Tensor | None:
 
 
 def _on_simulator(
-    problem: Problem, tensors: tuple[Tensor | None, ...], stage: str, engine: Engine
+    problem: Problem,
+    tensors: tuple[Tensor | None, ...],
+    stage: str,
+    engine: Engine,
+    options: tuple[str, ...],
 ) -> Tensor:
-    input, weight, *bias = (None if t is None else _on_host(t) for t in tensors)
+    on_host = [None if tensor is None else _on_host(tensor) for tensor in tensors]
+    input, weight, bias, residual = (*on_host, None, None)[:4]
     assert input is not None
     assert weight is not None
-    ready = Plan(problem, stage_of_layer(stage, engine, problem), None, engine)
-    made = ready(input, weight, engine.empty(problem.output_shape, problem.dtype), *bias)
+    chosen = stage_of_layer(stage, engine, problem, RESIDUAL in options)
+    ready = Plan(problem, chosen, None, engine, **_switches(options))
+    output = engine.empty(problem.output_shape, problem.dtype)
+    made = ready(input, weight, output, bias, residual=residual)
     kind = getattr(torch, problem.dtype)
     return torch.from_numpy(as_in_kernels(made)).view(kind)
 
@@ -288,16 +299,20 @@ def _on_host(tensor: Tensor) -> np.ndarray:
 
 
 def _on_gpu(
-    problem: Problem, tensors: tuple[Tensor | None, ...], stage: str, engine: Engine
+    problem: Problem,
+    tensors: tuple[Tensor | None, ...],
+    stage: str,
+    engine: Engine,
+    options: tuple[str, ...],
 ) -> Tensor:
     from numba import cuda
 
     device = next((t.device for t in tensors if t is not None and t.is_cuda), None)
     number = torch.cuda.current_device() if device is None else device.index
     with torch.cuda.device(number), cuda.gpus[number]:
-        ready = ready_plan(number, problem, stage, engine)
+        ready = ready_plan(number, problem, stage, engine, options)
         all_whole = [None if tensor is None else whole(tensor, number) for tensor in tensors]
-        input, weight, *bias = all_whole
+        input, weight, bias, residual = (*all_whole, None, None)[:4]
         assert input is not None
         assert weight is not None
         kind, buffers = getattr(torch, problem.dtype), ready.program.buffers
@@ -307,7 +322,7 @@ def _on_gpu(
             for buffer in buffers
         ]
         stream = torch.cuda.current_stream().cuda_stream
-        ready(input, weight, output, *bias, stream=stream, workspace=workspace)
+        ready(input, weight, output, bias, residual=residual, stream=stream, workspace=workspace)
         return output
 
 
@@ -318,19 +333,26 @@ def whole(tensor: Tensor, number: int) -> Tensor:
 
 
 # Never dropped: a captured graph launches a plan's kernels on its arrays, and keeps neither.
-_plans: dict[tuple[int, Problem, str], Plan] = {}
+_plans: dict[tuple[int, Problem, str, tuple[str, ...]], Plan] = {}
 
 
-def ready_plan(number: int, problem: Problem, stage: str, engine: Engine) -> Plan:
-    """Return the GPU's plan for a problem, whose calls take their workspace from PyTorch. Raises
-    ``RuntimeError`` where it is not made yet and its first call is captured."""
-    key = number, problem, stage
+def _switches(options: tuple[str, ...]) -> dict[str, Any]:
+    return dict.fromkeys(options, True)
+
+
+def ready_plan(
+    number: int, problem: Problem, stage: str, engine: Engine, options: tuple[str, ...] = ()
+) -> Plan:
+    """Return the GPU's plan for a problem with these options of its stage; its calls take their
+    workspace from PyTorch. Raises ``RuntimeError`` where it is not made yet and its first call is
+    captured."""
+    key = number, problem, stage, options
     if key not in _plans:
         if torch.cuda.is_current_stream_capturing():
             what = f"{problem} is captured in a CUDA graph before its first call"
             raise RuntimeError(f"{what}: call it once before, which compiles its kernels")
-        chosen = stage_of_layer(stage, engine, problem)
-        _plans[key] = Plan(problem, chosen, None, engine, own_workspace=False)
+        chosen = stage_of_layer(stage, engine, problem, RESIDUAL in options)
+        _plans[key] = Plan(problem, chosen, None, engine, own_workspace=False, **_switches(options))
     return _plans[key]
 
 
