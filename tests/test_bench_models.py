@@ -8,10 +8,11 @@ from importlib.util import find_spec
 import pytest
 from typer.testing import CliRunner
 
-from convlab.commands import bench as command
 from convlab.commands import bench_models, requirements
 from convlab.commands.cli import app
-from convlab.measuring import models
+from convlab.measuring import inference, models
+from convlab.measuring.case_lists import LISTS, MODELS
+from convlab.measuring.cases import EXPERIMENTS
 from convlab.running.engines import unavailable
 
 PRINTS = """
@@ -21,6 +22,12 @@ system, extent, name = sys.argv[1:]
 print("a library says something")
 print(json.dumps(row_of(system, "resnet50 " + name + ", forward", [3.0, 4.0, 5.0], error=0.5)))
 {more}
+"""
+PRINTS_INFERENCE = """
+import json, sys
+from convlab.measuring.models import row_of
+(system,) = sys.argv[1:]
+print(json.dumps(row_of(system, "resnet50 inference, CUDA graph", [1.0], error=0.0625)))
 """
 
 
@@ -33,14 +40,15 @@ def test_without_a_gpu_it_is_refused_in_a_sentence(tmp_path):
     assert not file.exists()
 
 
-def on_gpu(monkeypatch, tmp_path, more=""):
+def on_gpu(monkeypatch, tmp_path, more="", cases="models"):
     """Run the command as if there were a GPU; return its result and its document."""
     monkeypatch.setattr(models, "START", PRINTS.format(more=more))
+    monkeypatch.setattr(inference, "START", PRINTS_INFERENCE)
     monkeypatch.setattr(requirements, "refuse_without_gpu", lambda verb: None)
     monkeypatch.setattr("convlab.running.engines.choose", lambda name: None)
     monkeypatch.setattr(bench_models, "find_spec", lambda name: True)
     file = tmp_path / "models.json"
-    result = CliRunner().invoke(app, ["bench", "--cases", "models", "--json", str(file)])
+    result = CliRunner().invoke(app, ["bench", "--cases", cases, "--json", str(file)])
     return result, json.loads(file.read_text())
 
 
@@ -70,14 +78,35 @@ def test_a_process_that_fails_leaves_its_rows_and_the_reason(monkeypatch, tmp_pa
     assert len(document["rows"]) == 6
 
 
-def test_without_pytorch_it_is_refused(monkeypatch, tmp_path):
+def test_inference_has_a_process_for_each_system(monkeypatch, tmp_path):
+    result, document = on_gpu(monkeypatch, tmp_path, cases="inference")
+    assert result.exit_code == 0, result.output
+    rows = document["rows"]
+    assert [row["system"] for row in rows] == [task.system for task in inference.TASKS]
+    assert {row["layer"] for row in rows} == {"resnet50 inference, CUDA graph"}
+    assert {row["error"] for row in rows} == {0.0625}
+    assert (
+        "convlab_bf16, resnet50 inference, CUDA graph: 1 ms, relative error 0.062" in result.output
+    )
+
+
+@pytest.mark.parametrize("cases", MODELS)
+def test_without_pytorch_it_is_refused(cases, monkeypatch, tmp_path):
     monkeypatch.setattr(requirements, "refuse_without_gpu", lambda verb: None)
     monkeypatch.setattr("convlab.running.engines.choose", lambda name: None)
     monkeypatch.setattr(bench_models, "find_spec", lambda name: None)
     file = str(tmp_path / "models.json")
-    result = CliRunner().invoke(app, ["bench", "--cases", command.MODELS, "--json", file])
+    result = CliRunner().invoke(app, ["bench", "--cases", cases, "--json", file])
     assert result.exit_code == 2
-    assert "--cases models needs PyTorch" in result.output
+    assert f"--cases {cases} needs PyTorch" in result.output
+
+
+def test_help_and_errors_name_all_cases():
+    assert (*EXPERIMENTS,) == (*LISTS,)
+    said = " ".join(CliRunner().invoke(app, ["bench", "--help"]).output.split())
+    words = " ".join(word for word in said.split() if word != "│")
+    for name in (*LISTS, *MODELS):
+        assert name in words
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="the model is PyTorch's")
@@ -91,3 +120,35 @@ def test_the_model_is_resnet_50():
         assert model(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
     assert sum(one.numel() for one in model.parameters()) == 25_557_032  # torchvision's
     assert sum(isinstance(one, torch.nn.Conv2d) for one in model.modules()) == 53
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="the model is PyTorch's")
+def test_all_of_resnet_50_is_fused(monkeypatch):
+    """PyTorch computes what the layers are asked for: as much as a simulator cannot."""
+    import torch
+
+    import convlab.torch
+    from convlab.measuring.baselines.resnet import folded, resnet50, with_statistics
+
+    def forward(layer, input, residual=None):
+        weight, bias = layer.weight, layer.bias
+        made = torch.nn.functional.conv2d(input, weight, bias, layer.stride, layer.padding)
+        made = made if residual is None else made + residual
+        return torch.relu(made) if layer.relu else made
+
+    monkeypatch.setattr(convlab.torch.FusedConv2d, "forward", forward)
+    torch.manual_seed(0)
+    images = torch.randn(4, 3, 40, 40)
+    with torch.no_grad():
+        model = with_statistics(resnet50(), images)
+        wanted = model(images)
+        fused = convlab.torch.fuse(model)
+        torch.testing.assert_close(fused(images), wanted, rtol=1e-3, atol=1e-3)
+        layers = [one for one in fused.modules() if isinstance(one, convlab.torch.FusedConv2d)]
+        assert (len(layers), sum(one.relu for one in layers)) == (53, 49)
+        adding = [node for node in fused.graph.nodes if len(node.args) == 2]
+        assert len(adding) == 16
+        kinds = {type(one) for one in fused.modules()}
+        assert not kinds & {torch.nn.BatchNorm2d, torch.nn.ReLU, torch.nn.Conv2d}
+        torch.testing.assert_close(folded(model)(images), wanted, rtol=1e-3, atol=1e-3)
+        assert not any(isinstance(one, torch.nn.BatchNorm2d) for one in model.modules())

@@ -20,6 +20,7 @@ from convlab.commands import exits, output_files, requirements
 from convlab.commands.bench_dask import bench_on_workers
 from convlab.commands.bench_models import bench_models
 from convlab.commands.bench_tables import summary, wrong_in_words
+from convlab.measuring.case_lists import LISTS, MODELS
 from convlab.problems import workloads
 from convlab.support.terminal import Terminal
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from convlab.measuring.cases import Bench, BenchCase
     from convlab.measuring.results import ResultRow, Results
 
-DEFAULT_FILE, MODELS = "bench.json", "models"
+DEFAULT_FILE = "bench.json"
 QUICK_LAYERS = ("conv5", "conv9", "conv12")
 IDLE_SECONDS = 20  # how long to wait for a busy GPU
 ROW_SECONDS = 180.0
@@ -53,8 +54,7 @@ def bench(
         typer.Option(
             "--cases",
             metavar="NAME",
-            help="Other cases: sizes, unseen, grouped, gradients, ablation, sweeps, unfold_table "
-            "or models, a whole ResNet-50.",
+            help=f"Other cases: {', '.join(LISTS)}; or a whole ResNet-50: {' or '.join(MODELS)}.",
         ),
     ] = None,
     quick: Annotated[
@@ -102,7 +102,7 @@ def bench(
     with exits.refusing(ValueError, EngineUnavailable):
         if dask is None:
             choose("gpu")
-        elif list_of_cases == MODELS or list_of_cases in all_cases.MORE:
+        elif list_of_cases in MODELS or list_of_cases in all_cases.MORE:
             raise ValueError(f"--cases is {list_of_cases}: with --dask it must be a list of layers")
         if list_of_cases is None:
             chosen = systems.chosen(stage, baseline, quick)
@@ -113,8 +113,8 @@ def bench(
                 "--cases names layers and systems: leave out --layer, --stage, --baseline, "
                 "--batch and --quick"
             )
-        elif list_of_cases == MODELS:
-            return bench_models(json_file, console, context.obj)
+        elif list_of_cases in MODELS:
+            return bench_models(list_of_cases, json_file, console, context.obj)
         else:
             cases = all_cases.experiment(list_of_cases)
         if dask is not None:

@@ -1,4 +1,4 @@
-"""``convlab bench --cases models``: a whole model's first calls, steady times and host time."""
+"""``convlab bench --cases models`` and ``inference``: a whole model, each system in a process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from convlab.measuring.models import Row
 
 
-def bench_models(json_file: str, console: Console, arguments: Sequence[str]) -> None:
-    """Measure, print a table, and write the file after every row. Exits 1 if a process failed."""
-    from convlab.measuring import models
+def bench_models(cases: str, json_file: str, console: Console, arguments: Sequence[str]) -> None:
+    """Measure, print a table, and write the file after every row. ``cases`` is ``models`` or
+    ``inference``. Exits 1 if a process failed."""
+    from convlab.measuring import inference, models
     from convlab.measuring.machine import environment
 
     if find_spec("torch") is None:
         exits.refuse(
-            "--cases models needs PyTorch, which it measures beside: run "
+            f"--cases {cases} needs PyTorch, which it measures beside: run "
             f"{how_to_install('baselines')}"
         )
     document: dict[str, Any] = {
@@ -41,7 +42,8 @@ def bench_models(json_file: str, console: Console, arguments: Sequence[str]) -> 
             output_files.write_json(json_file, document, indent=1)
 
     try:
-        rows = models.measured(keep)
+        tasks = inference.TASKS if cases == "inference" else models.TASKS
+        rows = models.measured(keep, tasks)
     except KeyboardInterrupt:
         exits.fail("interrupted: the same command begins anew", exits.INTERRUPTED)
     console.print("", table_of(rows), "", sep="\n")
@@ -54,7 +56,8 @@ def line_of(row: Row) -> str:
     """Return a row as one line."""
     if row["reason"]:
         return f"{row['system']}, {row['layer']}: {row['reason']}"
-    return f"{row['system']}, {row['layer']}: {row['time_ms']:.4g} ms"
+    error = f", relative error {row['error']:.2g}" if "error" in row else ""
+    return f"{row['system']}, {row['layer']}: {row['time_ms']:.4g} ms{error}"
 
 
 def table_of(rows: Sequence[Row]) -> object:

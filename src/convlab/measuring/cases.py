@@ -1,20 +1,7 @@
 """The lists of cases, and the run over them: systems x layers into rows, one after the other.
 
-Beside the twelve layers there are, as ``convlab bench --cases NAME``,
-
-============ ======================================================================================
-sizes        m15, PyTorch and cuDNN's GEMM class on sizes that no tile was tuned for
-unseen       "auto" and the stages that it chooses from, beside PyTorch, on 21 layers at batch 1, 32
-grouped      MobileNetV2's depthwise and ResNeXt-50's grouped layers, beside PyTorch
-gradients    both gradients of the twelve layers, and the layers, g01 to g03 beside PyTorch
-ablation     Figure 4 of the im2win paper: m11 whole and without each technique, twelve layers
-sweeps       Figures 1 to 4 of article 001: single images, one size changed at a time, and C++ loops
-precisions   16 bits and TF32 on the twelve layers, 21 others and stems, beside PyTorch in both
-             layouts
-unfold_table Table 1 of article 002 (:mod:`convlab.measuring.baselines.unfold_table`)
-models       a whole ResNet-50 beside PyTorch's: first calls, steady times, the host's time
-             (:mod:`convlab.measuring.models`)
-============ ======================================================================================
+Beside the twelve layers there are those of ``convlab bench --cases NAME``
+(:mod:`convlab.measuring.case_lists`). ``precisions`` has both of PyTorch's layouts.
 """
 
 from __future__ import annotations
@@ -33,6 +20,7 @@ from convlab.measuring import gpu_backend
 from convlab.measuring.analysis import TORCH
 from convlab.measuring.baselines import System, unfold_table
 from convlab.measuring.bounds import Checked, Checker
+from convlab.measuring.case_lists import NAMES
 from convlab.measuring.gpu_backend import SETTLED_PERCENT
 from convlab.measuring.harness import MeasuringOutcome, no_room
 from convlab.measuring.kernels_ahead import compile_kernels
@@ -188,8 +176,7 @@ MORE: dict[str, Callable[[Mapping[str, object]], dict[str, object]]] = {
 def experiment(name: str) -> list[BenchCase]:
     """The cases of that list. Raises ``ValueError`` for an unknown name."""
     if name not in EXPERIMENTS:
-        known = ", ".join([*EXPERIMENTS, "models"])
-        raise ValueError(f"--cases is {name!r}: it must be one of {known}")
+        raise ValueError(f"--cases is {name!r}: it must be one of {', '.join(NAMES)}")
     return EXPERIMENTS[name]()
 
 

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median, quantiles
 from threading import Timer
-from typing import Any
+from typing import Any, Protocol
 
 FORMAT, VERSION = "convlab models", 1
 MODEL, BATCH, SIZE = "resnet50", 32, 224
@@ -41,6 +41,10 @@ class ModelRun:
     steady: bool
     name: str  # of the first calls: "first call" or "next process"
 
+    def program(self) -> list[str]:
+        """Return the Python program of the process, and its arguments."""
+        return [START, self.system, "steady" if self.steady else "first", self.name]
+
 
 TASKS = (
     ModelRun("torch_fp32", True, "first call"),
@@ -49,28 +53,39 @@ TASKS = (
 )
 
 
-def measured(on_row: Callable[[Row], None]) -> list[Row]:
+class Task(Protocol):
+    """A process that measures a system; ``name`` is that of the row if it fails."""
+
+    @property
+    def system(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def program(self) -> list[str]: ...
+
+
+def measured(on_row: Callable[[Row], None], tasks: Sequence[Task] = TASKS) -> list[Row]:
     """Measure the model in one process after the other, and return all rows; ``on_row`` is told of
     each. A process that fails leaves a row with the reason."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="convlab-models-") as cache:
-        for task in TASKS:
+        for task in tasks:
             for row in _of_process(task, cache):
                 rows.append(row)
                 on_row(row)
     return rows
 
 
-def _of_process(task: ModelRun, cache: str) -> Iterator[Row]:
+def _of_process(task: Task, cache: str) -> Iterator[Row]:
     """Yield the rows of a task's process."""
     environment = os.environ | {
         "CONVLAB_CACHE": cache,
         "CONVLAB_CACHE_LIMIT": "512",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    arguments = [task.system, "steady" if task.steady else "first", task.name]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", START, *arguments],
+        [sys.executable, "-P", "-c", *task.program()],
         stdout=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     assert process.stdout is not None
@@ -179,21 +194,21 @@ def _steady(
         _loss(torch, model, images, labels).backward()
         optimizer.step()
 
-    yield row_of(system, f"{MODEL} training step", _by_events(torch, step))
+    yield row_of(system, f"{MODEL} training step", by_events(torch, step))
     model.eval()
     with torch.no_grad():
-        yield row_of(system, f"{MODEL} forward, eager", _by_events(torch, lambda: model(images)))
+        yield row_of(system, f"{MODEL} forward, eager", by_events(torch, lambda: model(images)))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             model(images)
-        yield row_of(system, f"{MODEL} forward, CUDA graph", _by_events(torch, graph.replay))
+        yield row_of(system, f"{MODEL} forward, CUDA graph", by_events(torch, graph.replay))
     yield from _host(torch, system, stage)
 
 
-def _by_events(torch: Any, call: Callable[[], object]) -> list[float]:
+def by_events(torch: Any, call: Callable[[], object], repeats: int = REPEATS) -> list[float]:
     """Return the milliseconds of single calls on an idle GPU, the host's part included."""
     times = []
-    for number in range(WARM_UPS + REPEATS):
+    for number in range(WARM_UPS + repeats):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         first.record()

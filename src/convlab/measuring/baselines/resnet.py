@@ -28,6 +28,33 @@ def resnet50() -> Any:
     )
 
 
+def with_statistics(model: Any, images: Any) -> Any:
+    """Return the model in evaluation mode, its batch norms with the statistics of these images, as
+    training leaves some: with those of a new model, numbers would shrink or grow from layer to
+    layer."""
+    from torch import nn
+
+    norms = [one for one in model.modules() if isinstance(one, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0  # the statistics of the next call alone
+    model.train()(images)
+    return model.eval()
+
+
+def folded(model: Any) -> Any:
+    """Return the model, which is in evaluation mode, with each batch norm folded into the
+    convolution before it."""
+    from torch import nn
+
+    for sequence in [one for one in model.modules() if isinstance(one, nn.Sequential)]:
+        for number in range(len(sequence) - 1):
+            layer, norm = sequence[number], sequence[number + 1]
+            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                sequence[number] = nn.utils.fuse_conv_bn_eval(layer, norm)
+                sequence[number + 1] = nn.Identity()
+    return model
+
+
 def _convolution(nn: Any, inputs: int, outputs: int, size: int, stride: int = 1) -> list[Any]:
     """Return a convolution that keeps the image's size but for its stride, and its norm."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
