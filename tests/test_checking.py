@@ -253,6 +253,25 @@ def test_a_loop_too_many_is_not_called_endless(few_problems, tmp_path):
     assert "iterations, those of m01_direct" in found.answers[-1].error
 
 
+def test_only_for_a_kernel_of_many_iterations_the_stage_s_are_counted(few_problems, monkeypatch):
+    """To count them takes about as long as to run the kernel."""
+    counted = []
+
+    def iterations(stage, problem, tile):
+        counted.append(problem)
+        return 10**6
+
+    monkeypatch.setattr(checker, "_iterations", iterations)
+    assert convlab.check(stage_named("m03").prepare, "m03").ok
+    assert counted == []
+    monkeypatch.setattr(checker, "ITERATIONS", 1_000)
+    assert convlab.check(stage_named("m03").prepare, "m03").ok  # in every order of its threads
+    assert {*counted} > {launches.EVERYTHING}
+    monkeypatch.setattr(checker, "_iterations", lambda *_: 1)
+    (answer,) = convlab.check(stage_named("m03").prepare, "m03").answers
+    assert answer.endless
+
+
 def test_without_an_output_no_answer_is_called_right_or_wrong(few_problems, tmp_path):
     out = "pixel = input[i_n, i_c, i_h, i_w]", "pixel = input[i_n, i_c + C_i, i_h, i_w]"
     found = convlab.check(changed(tmp_path, "m01", out), "m01")

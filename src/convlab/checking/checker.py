@@ -8,8 +8,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -200,7 +201,7 @@ def _try(
     """The answer, and a strict run's findings; after these the answer of a run without checks.
     Without ``strict`` only the latter."""
     tensors = random_tensors(problem, seed)
-    own = _iterations(stage, problem, tile)
+    own = partial(_iterations, stage, problem, tile)
     if name in (SPOILED, RELU):
         # An infinite weight gives NaN on padding, which is zeros. An infinite last weight also
         # shows a kernel that fills a slice with weights of the next filter position instead of
@@ -232,10 +233,10 @@ def _try(
     except SimulationError:  # without checks less is known of what the kernel waits for
         return _stopped(stage, answer, findings, own), findings
     except EndlessLoop as error:
-        said = f"{error}, and {stage.name} has {own:,} in all loops of all threads"
-        if error.code.startswith("for ") and error.iterations <= own:  # it would end
-            most = _loops(own).limit
-            said = f"its loops run more than {most:,} iterations, those of {stage.name} {own:,}"
+        said = f"{error}, and {stage.name} has {own():,} in all loops of all threads"
+        if error.code.startswith("for ") and error.iterations <= own():  # it would end
+            most = ITERATIONS + TIMES * own()
+            said = f"its loops run more than {most:,} iterations, those of {stage.name} {own():,}"
         return replace(answer, failed=", ".join([said, *_notes(error)]), endless=True), findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
         return replace(answer, failed=raised_by(error)), findings
@@ -243,15 +244,17 @@ def _try(
     return replace(checked, tile=tile, blocks=blocks, unwritten=ran.unwritten), findings
 
 
-def _stopped(stage: Stage, answer: Answer, findings: tuple[Finding, ...], own: int) -> Answer:
+def _stopped(
+    stage: Stage, answer: Answer, findings: tuple[Finding, ...], own: Callable[[], int]
+) -> Answer:
     """Return the answer of a kernel that could not go on. It names the loop that does not end if
-    there is one; ``own`` is the number of iterations that the stage's kernels run."""
+    there is one; ``own`` returns the number of iterations that the stage's kernels run."""
     for finding in findings:
         line = linecache.getline(finding.file, finding.line).strip()
         if finding.kind == "endless loop" and line.startswith("while "):
             said = (
-                f"the loop `{line}` does not end: {finding.what}, and {stage.name} has {own:,} in "
-                f"all loops of all threads, in {finding.kernel}, {finding.file}:{finding.line}"
+                f"the loop `{line}` does not end: {finding.what}, and {stage.name} has {own():,} "
+                f"in all loops of all threads, in {finding.kernel}, {finding.file}:{finding.line}"
             )
             return replace(answer, failed=said, endless=True)
     return answer
@@ -278,8 +281,9 @@ def _checked(
 
 
 def _run(
-    stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, own: int, strict: bool
-) -> Ran:
+    stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors,
+    own: Callable[[], int], strict: bool,
+) -> Ran:  # fmt: skip
     arrays = _copies(problem, tensors)
     simulator = Simulator(strict, loops=_loops(own))
     plan = Plan(problem, stage, program.tile, simulator, program=program)
@@ -293,9 +297,19 @@ def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
     return input, weight, np.full(problem.output_shape, np.nan, input.dtype), bias
 
 
-def _loops(own: int) -> Loops:
-    """The iterations that a kernel may run where the stage's runs ``own``."""
-    return Loops(ITERATIONS + TIMES * own)
+def _loops(own: Callable[[], int]) -> Loops:
+    """The iterations that a kernel may run where the stage's runs ``own()``.
+
+    The stage's are counted only when the kernel has run ITERATIONS, which few do, because it takes
+    about as long as the kernel. A thread counts them: the simulator keeps the state of a launch,
+    which is then at work, by thread.
+    """
+
+    def more() -> int:
+        with ThreadPoolExecutor(max_workers=1) as another:
+            return TIMES * another.submit(own).result()
+
+    return Loops(ITERATIONS, more=more)
 
 
 @lru_cache(maxsize=256)
@@ -317,7 +331,7 @@ def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Atte
     arrays = _copies(problem, tensors)
     fault: BaseException | None = None
     try:
-        loops = _loops(_iterations(stage, problem, tile))
+        loops = _loops(partial(_iterations, stage, problem, tile))
         launches = trace_steps(ready, *arrays, loops=loops)
     except (Exception, SystemExit) as error:
         fault = error

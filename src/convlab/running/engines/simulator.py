@@ -69,10 +69,10 @@ class Simulator(Engine):
             strict=self.strict,
             typed=self.typed,
         )
-        left = None if self.loops is None else self.loops.left  # for each order
+        loops = None if self.loops is None else self.loops.afresh()  # as they are before the launch
 
         def again(order: Order) -> SimulatedLaunch:
-            return made(loops=None if left is None else Loops(left), order=order)
+            return made(loops=None if loops is None else loops.afresh(), order=order)
 
         first = made(
             counts=self._counts,

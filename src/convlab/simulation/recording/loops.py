@@ -35,12 +35,20 @@ class EndlessLoop(RuntimeError):
 
 
 class Loops:
-    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run.
-    More of them are an error, or a finding if it ``finds``."""
+    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run, and
+    when these are used up, as many as ``more`` returns, which is called once at most. More of them
+    are an error, or a finding if it ``finds``."""
 
-    def __init__(self, left: int = 1 << 62, finds: bool = False) -> None:
+    def __init__(
+        self, left: int = 1 << 62, finds: bool = False, more: Callable[[], int] | None = None
+    ) -> None:
         self.left, self.limit, self.finds = left, left, finds
+        self._more = more
         self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
+
+    def afresh(self) -> Loops:
+        """Return a count of its own of the iterations that are left here now."""
+        return Loops(self.left, more=self._more)
 
     def range(self, *bounds: int) -> Loop:
         """The ``range`` of a kernel whose loops are counted."""
@@ -64,11 +72,20 @@ class Loops:
             for step in steps:
                 turn[1] += 1
                 self.left -= 1
-                if self.left < 0:
+                if self.left < 0 and not self._extended():
                     raise EndlessLoop(*max(self._running.values(), key=lambda turn: turn[1]))
                 yield step
         finally:  # after `break` and `return` too
             del self._running[id(turn)]
+
+    def _extended(self) -> bool:
+        """Add the iterations that ``more`` returns, unless it has been called before. Return True
+        if the one that has just begun may be run."""
+        if self._more is not None:
+            more, self._more = self._more(), None
+            self.left += more
+            self.limit += more
+        return self.left >= 0
 
 
 class Paths(Loops):
