@@ -27,6 +27,7 @@ from convlab.measuring.roofline import Machine
 from convlab.measuring.systems import system_named
 from convlab.problems.number_types import NUMBER_TYPES, as_floats, as_in_kernels
 from convlab.problems.oracle import random_tensors
+from convlab.problems.workloads import problem_named
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -46,17 +47,23 @@ def test_every_layer_is_measured_in_each_type_beside_pytorch_in_both_layouts():
     cases = experiment("precisions")
     layers = {case.layer for case in cases}
     kinds = ("bfloat16", "float16", "tf32")
-    assert layers == {f"{name} {kind}" for name in precision_layers() for kind in kinds}
+    last = {f"{name} tf32-last" for name in precision_layers()}
+    assert layers - last == {f"{name} {kind}" for name in precision_layers() for kind in kinds}
     assert {"conv12 tf32", "stem_3x3 x 32 float16", "odd_53 bfloat16"} <= layers
+    assert {"conv12 tf32-last", "vgg_1 x 32 tf32-last"} <= layers
+    assert "conv1 tf32-last" not in layers  # no stage takes it
     for case in cases:
-        halves = not case.layer.endswith("tf32")
-        assert case.problem.channels_last == halves
-        assert case.problem.dtype == (case.layer.split()[-1] if halves else "float32")
+        kind = case.layer.split()[-1]
+        assert case.problem.channels_last == (kind != "tf32")
+        assert case.problem.dtype == ("float32" if kind.startswith("tf32") else kind)
+        assert problem_named(case.layer, case.problem.batch) == case.problem
     of_conv9 = [case.system.name for case in cases if case.layer == "conv9 bfloat16"]
     own = [stage.name for stage in LADDER if "bfloat16" in stage.dtypes]
     assert of_conv9 == ["auto", *own, *TORCH_16_BITS]
     of_conv9 = [case.system.name for case in cases if case.layer == "conv9 tf32"]
     assert of_conv9 == ["auto in tf32", "t07_tf32", *TORCH_TF32]
+    of_conv9 = [case.system.name for case in cases if case.layer == "conv9 tf32-last"]
+    assert of_conv9 == ["auto in tf32", "h05_tf32_panels", *TORCH_TF32]
     assert len({case.key for case in cases}) == len(cases)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,13 @@ def test_a_remembered_tile_changes_nothing_and_a_named_one_is_kept(monkeypatch):
 @pytest.mark.same_in_cudasim
 def test_auto_wants_the_stage_of_the_gpu_and_what_no_stage_computes_is_left():
     auto = system_named("auto")
-    assert auto.wanted(CHANNELS_LAST, GPU).stage == "h03_warp_specialization"
+    assert auto.wanted(CHANNELS_LAST, GPU).stage == "h06_window_rows"
     assert auto.wanted(CHANNELS_LAST, T4) is None
     assert auto.wanted(PROBLEM, T4).stage == "m11_warp_tiling"
-    assert system_named("auto in tf32").wanted(PROBLEM, GPU).stage == "t07_tf32"
+    in_tf32 = system_named("auto in tf32")
+    assert in_tf32.wanted(PROBLEM, GPU).stage == "t07_tf32"
+    floats = replace(CHANNELS_LAST, dtype="float32")
+    assert in_tf32.wanted(floats, GPU).stage == "h05_tf32_panels"
     assert system_named("t05_warpgroups").wanted(PROBLEM, T4) is None
     # A variant's switches, and a library, are for the process that measures.
     assert system_named("without_prefetch").wanted is system_named("torch_fp32").wanted is None

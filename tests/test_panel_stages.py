@@ -1,4 +1,5 @@
-"""The stages whose tensor cores read windows and filter as panels in shared memory: h01 to h03."""
+"""The stages whose tensor cores read windows and filter as panels in shared memory: h01 to h03,
+h05 in TF32, and h06."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from numba.cuda.core import config
 
 from convlab import ConvProblem, Tile
 from convlab.ladder import stage_named
+from convlab.ladder.half_precision import h06_window_rows
 from convlab.problems.oracle import random_tensors
 from convlab.running.engines import Engine, choose
 
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     choose().is_gpu and choose().capability() != (9, 0), reason="wgmma needs a Hopper GPU"
 )
 
-STAGES = ("h01", "h02", "h03")
+STAGES = ("h01", "h02", "h03", "h06")
 not_in_cudasim = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
 
 
@@ -28,10 +30,16 @@ def channels_last(*numbers, dtype: str = "bfloat16", **more) -> ConvProblem:
 
 
 def tile_of(name: str, M_B: int, N_B: int) -> Tile:
-    """A tile of two warpgroups, of 64 windows each, or in h03 of one warpgroup."""
-    return Tile(M_B, N_B, 64, M_B // 4, N_B // 32 if name == "h03" else 2)
+    """A tile of two warpgroups, of 64 windows each, or in h03, h05 and h06 of one warpgroup."""
+    terms, of_one = 32 if name == "h05" else 64, name in ("h03", "h05", "h06")
+    return Tile(M_B, N_B, terms, M_B // 4, N_B // 32 if of_one else 2)
 
 
+def of_type_for(name: str, problem: ConvProblem) -> ConvProblem:
+    return replace(problem, dtype="float32") if name == "h05" else problem
+
+
+FLOATS = {"dtype": "float32"}
 # More windows than a tile, in more images than one, with a remainder; more channels than a tile.
 LONG = channels_last(3, 16, 6, 8, 64, 3, padding=1)
 SHAPES = {
@@ -43,13 +51,18 @@ SHAPES = {
     "a remainder of channels": channels_last(1, 80, 4, 5, 32, 2),
     "one slice": channels_last(1, 16, 2, 3, 32, 1),
     "more slices than stages": channels_last(1, 192, 3, 3, 32, (3, 2), padding=1),
+    "rows of windows": channels_last(2, 16, 7, 9, 32, 3),
+    "rows, stride and padding along H": channels_last(
+        2, 48, 6, 8, 32, (2, 3), (2, 2), ((1, 2), (0, 0)), (2, 1)
+    ),
+    "rows of more slices than one": channels_last(1, 96, 4, 7, 32, (2, 5)),
 }
 
 
 @pytest.mark.parametrize("problem", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [*STAGES, "h05"])
 def test_shapes(name: str, problem: ConvProblem, checked) -> None:
-    stage = stage_named(name)
+    stage, problem = stage_named(name), of_type_for(name, problem)
     result = checked(problem, stage, random_tensors(problem, 5, integers=True), stage.tiny_tile)
     assert result.ok, result
 
@@ -68,10 +81,12 @@ def test_float16(name: str, checked) -> None:
     [
         *((name, M_B, 128) for name in ("h01", "h02") for M_B in (64, 96)),
         *(("h03", *sizes) for sizes in ((32, 256), (64, 128), (96, 64))),
+        *(("h05", *sizes) for sizes in ((32, 256), (64, 128), (96, 64))),
     ],
 )
 def test_tiles(name: str, M_B: int, N_B: int, checked) -> None:
     problem = replace(LONG, in_channels=96, out_channels=96, kernel_size=1)
+    problem = of_type_for(name, problem)
     numbers = random_tensors(problem, 6)
     result = checked(problem, stage_named(name), numbers, tile_of(name, M_B, N_B))
     assert result.ok, result
@@ -84,9 +99,9 @@ def test_any_number_of_output_channels(channels: int, checked) -> None:
     assert result.ok, result
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [*STAGES, "h05"])
 def test_relu(name: str, engine: Engine) -> None:
-    stage, problem = stage_named(name), channels_last(1, 16, 5, 5, 32, 2)
+    stage, problem = stage_named(name), of_type_for(name, channels_last(1, 16, 5, 5, 32, 2))
     numbers = random_tensors(problem, 9)
     plain, positive = (
         computed(stage, engine, problem, numbers, relu=relu) for relu in (False, True)
@@ -94,10 +109,11 @@ def test_relu(name: str, engine: Engine) -> None:
     np.testing.assert_array_equal(np.maximum(plain.astype(np.float32), 0), positive)
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [*STAGES, "h05"])
 def test_an_infinity_in_the_filter_stays_at_its_place(name: str, checked) -> None:
     """The numbers of a panel beyond a place's channels are the filter of the next place."""
-    problem = channels_last(1, 80, 3, 4, 32, (1, 2))
+    problem = of_type_for(name, channels_last(1, 80, 3, 4, 32, (1, 2)))
+    problem = replace(problem, in_channels=72) if name == "h05" else problem
     input, weight, bias = random_tensors(problem, 10)
     weight[:, 0, 1, 0] = np.inf
     result = checked(problem, stage_named(name), (input, weight, bias))
@@ -111,6 +127,11 @@ def test_an_infinity_in_the_filter_stays_at_its_place(name: str, checked) -> Non
         ("h02", {"in_channels": 24}, "in_channels is 24: it must be a multiple of 16 for"),
         ("h03", {"out_channels": 48}, "out_channels is 48: it must be a multiple of 32 for"),
         ("h02", {"dtype": "float32"}, "dtype is float32: it must be float16 or bfloat16"),
+        ("h05", {}, "dtype is bfloat16: it must be float32 for stage h05"),
+        ("h05", FLOATS | {"in_channels": 12}, "in_channels is 12: it must be a multiple of 8 for"),
+        ("h05", FLOATS | {"out_channels": 24}, "out_channels is 24: it must be a multiple of 16"),
+        ("h05", FLOATS | {"channels_last": False}, "channels_last is False: it must be True for"),
+        ("h06", {"in_channels": 24}, "in_channels is 24: it must be a multiple of 16 for"),
         ("h01", {"channels_last": False}, "channels_last is False: it must be True for"),
         ("h02", {"stride": 9, "height": 19, "width": 19}, "stride is (9, 9): each must be at most"),
     ],
@@ -130,9 +151,59 @@ def test_what_a_stage_does_not_take(name: str, changes: dict[str, object], says:
         ("h03", Tile(32, 128, 64, 8, 2), "N_B must be 64, 128 or 256 and N_T must be N_B / 32"),
         ("h03", Tile(256, 128, 64, 64, 4), "at most 128, the sums of a thread"),
         ("h03", Tile(64, 64, 64, 8, 2), "M_T must be M_B / 4"),
+        ("h05", Tile(32, 64, 64, 8, 2), "K_B must be 32, a row of 128 bytes"),
+        ("h06", Tile(32, 128, 64, 8, 2), "N_B must be 64, 128 or 256 and N_T must be N_B / 32"),
     ],
     ids=str,
 )
 def test_a_tile_that_does_not_suit(name: str, tile: Tile, rule: str) -> None:
     with pytest.raises(ValueError, match=f"{re.escape(str(tile))}: .*{re.escape(rule)}"):
-        stage_named(name).prepare(LONG, tile)
+        stage_named(name).prepare(of_type_for(name, LONG), tile)
+
+
+def test_factors_are_cut_to_tf32(engine: Engine) -> None:
+    """The last 13 bits of a float32 have no effect, and those before are not rounded up."""
+    problem = of_type_for("h05", channels_last(1, 8, 4, 4, 16, 1))
+    input, weight, bias = random_tensors(problem, 11)
+    cut = [
+        (tensor.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+        for tensor in (input, weight)
+    ]
+    stage = stage_named("h05")
+    outputs = [
+        computed(stage, engine, problem, (*tensors, bias)) for tensors in ((input, weight), cut)
+    ]
+    np.testing.assert_array_equal(*outputs)
+    assert not np.array_equal(input, cut[0])
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize(
+    ("changes", "has"),
+    [
+        ({}, True),
+        ({"padding": (1, 0)}, True),
+        ({"padding": ((0, 0), (0, 1))}, False),
+        ({"dilation": (1, 2)}, False),
+        ({"in_channels": 64}, False),  # whole slices: rows save none
+        ({"in_channels": 48, "kernel_size": (3, 2)}, False),  # 96 terms: two slices either way
+        ({"kernel_size": (3, 1)}, False),
+    ],
+    ids=str,
+)
+def test_which_problems_have_rows_of_windows(changes: dict[str, object], has: bool) -> None:
+    problem = replace(channels_last(1, 16, 8, 8, 32, 3), **changes)
+    assert h06_window_rows.has_rows(problem) is has
+    slices = stage_named("h06").prepare(problem, stage_named("h06").tiny_tile)
+    windows = slices.launches[0].arguments[0]
+    assert windows.run == (problem.W_f if has else 1)
+
+
+def test_a_neighbour_s_infinity_stays_out_of_a_row(checked) -> None:
+    """A run's last panel reaches past the run: there are the next pixel, or the next row."""
+    problem = channels_last(1, 16, 3, 6, 32, (1, 3))
+    input, weight, bias = random_tensors(problem, 12)
+    input[0, 1, 3, :] = np.inf
+    input[0, 2, 0, 5] = np.nan
+    result = checked(problem, stage_named("h06"), (input, weight, bias))
+    assert result.ok, result

@@ -115,7 +115,12 @@ def test_tf32_is_asked_for_and_chosen():
     assert asked_stage("t07", "tf32") == "t07"
     hopper = PretendedGpu(capability=(9, 0))
     chosen = stage_for(AUTO_TF32, hopper, PROBLEM)
-    assert chosen is [one for one in ladder.LADDER if one.precision == "tf32"][-1]
+    assert chosen is stage_named("t07")
+    # With the channels last it is the stage that takes these, where their numbers suit it.
+    last = replace(PROBLEM, channels_last=True, in_channels=8, out_channels=16)
+    assert stage_for(AUTO_TF32, hopper, last) is stage_named("h05")
+    odd = replace(last, out_channels=17)
+    assert stage_for(AUTO_TF32, hopper, odd) is stage_named("t07")
     assert stage_for("auto", hopper, PROBLEM) is stage_named("m15")
     with pytest.raises(EngineUnavailable, match=r"needs a GPU of compute capability 9\.0"):
         stage_for(AUTO_TF32, PretendedGpu("A100", capability=(8, 0)), PROBLEM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,3 +170,39 @@ def test_pages_of_maps_are_full_before_the_next(fake, maps) -> None:
     assert maps.pages == 2
     assert len({place for place, _ in maps.copies}) == tensor_maps.PAGE_MAPS + 1
     assert launching.map_address(BOX, 0) == 0x7000_0000
+
+
+def test_pixels_of_a_run_overlap() -> None:
+    """Two images of 4 x 7 pixels with 16 channels, whose pixels stand for three neighbours."""
+    windows = WindowMap(
+        "input", shape=(2, 4, 7, 16), kernel=(2, 1), stride=(1, 2), padding=(1, 0),
+        dilation=(2, 1), channels=64, pixels=6, run=3,
+    )  # fmt: skip
+    assert windows.windows == (4, 3)
+    assert windows.pixel_shape == (2, 4, 5, 48)
+    array = np.arange(2 * 4 * 7 * 16).reshape(2, 4, 7, 16)
+    places = windows.places(0, 0, 1, 1, 0, 0)
+    for number, (row, column) in enumerate(((1, 0), (1, 2), (1, 4), (2, 0), (2, 2), (2, 4))):
+        run = array[1, row, column : column + 3].reshape(-1)
+        np.testing.assert_array_equal(places[number], [*run, *[-1] * 16])
+    above = windows.places(32, 2, -1, 0, 0, 0)
+    assert (above[:2] == -1).all()  # padding along H
+    np.testing.assert_array_equal(above[2], [*array[0, 0, 2:3].reshape(-1), *[-1] * 48])
+    for run in (0, 8):
+        with pytest.raises(ValueError, match=f"^run is {run}: it must be from 1 to 7, a row$"):
+            replace(windows, run=run)
+
+
+def test_the_driver_is_asked_for_pixels_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def encode(*arguments: Any) -> Any:
+        asked.append(arguments)
+        made = SimpleNamespace(opaque=[driver.cuuint64_t(0)] * 16)
+        return driver.CUresult.CUDA_SUCCESS, made
+
+    monkeypatch.setattr(tensor_maps.driver, "cuTensorMapEncodeIm2col", encode)
+    tensor_maps.encoded(replace(WINDOWS, kernel=(3, 1), dilation=(1, 1), run=2), 0x1000)
+    extents, strides = ([int(number) for number in asked[0][place]] for place in (3, 4))
+    assert extents == [128, 6, 9, 3]
+    assert strides == [2 * 64, 2 * 7 * 64, 2 * 9 * 7 * 64]

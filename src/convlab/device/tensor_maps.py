@@ -143,7 +143,11 @@ class WindowMap:
 
     One copy brings one place (u, v), ``channels`` numbers, of ``pixels`` windows. ``kernel``,
     ``stride``, ``padding`` and ``dilation`` are along H, then along W; ``padding_after`` is that at
-    the bottom and on the right, if another. Raises ``ValueError`` for what the driver would refuse.
+    the bottom and on the right, if another.
+
+    With a ``run`` of more than one pixel, a pixel stands for itself and its neighbours on the
+    right: it has ``run * C`` channels, and a row has ``W - run + 1`` pixels. Neighbouring pixels
+    overlap, and no number is stored twice. Raises ``ValueError`` for what the driver would refuse.
     """
 
     of: str
@@ -156,6 +160,7 @@ class WindowMap:
     pixels: int
     dtype: str = FLOAT16
     padding_after: Two | None = None
+    run: int = 1
 
     def __str__(self) -> str:
         return self.of
@@ -167,6 +172,7 @@ class WindowMap:
         _check_strides("channels of a pixel", (channels,), self.dtype)
         _check_strides("numbers of an image", (self.shape[1] * width * channels,), self.dtype)
         _check_row("channels", self.channels, self.dtype)
+        _check(1 <= self.run <= width, "run", self.run, f"it must be from 1 to {width}, a row")
         rule = f"it must be from 1 to {MOST_PIXELS}"
         _check(1 <= self.pixels <= MOST_PIXELS, "pixels", self.pixels, rule)
         for name, two, least in (
@@ -202,12 +208,18 @@ class WindowMap:
         return height, width
 
     @property
+    def pixel_shape(self) -> tuple[int, int, int, int]:
+        """The images, rows, pixels of a row and channels, of pixels that stand for a run."""
+        images, height, width, channels = self.shape
+        return images, height, width - self.run + 1, self.run * channels
+
+    @property
     def windows(self) -> Two:
         """The number of windows along H and along W."""
         height, width = (
             (extent - 1 + upper - lower) // step + 1
             for extent, lower, upper, step in zip(
-                self.shape[1:3], self.lower, self.upper, self.stride, strict=True
+                self.pixel_shape[1:3], self.lower, self.upper, self.stride, strict=True
             )
         )
         return height, width
@@ -230,7 +242,8 @@ class WindowMap:
     def places(self, c: int, w: int, h: int, n: int, offset_w: int, offset_h: int) -> np.ndarray:
         """Return where the copied numbers lie in the array, a row of them for each window; -1
         outside the tensor."""
-        _, height, width, channels = self.shape
+        images, height, width, channels = self.pixel_shape
+        row_numbers = self.shape[2] * self.shape[3]
         step_h, step_w = self.stride
         last_h, last_w = height - 1 + self.upper[0], width - 1 + self.upper[1]
         corners = np.empty((self.pixels, 3), np.int64)  # image, row and column of each
@@ -243,9 +256,9 @@ class WindowMap:
                     h, n = self.lower[0], n + 1
         image, row, column = corners.T[:, :, None]
         row, column, channel = row + offset_h, column + offset_w, c + np.arange(self.channels)
-        inside = (image >= 0) & (image < self.shape[0]) & (row >= 0) & (row < height)
+        inside = (image >= 0) & (image < images) & (row >= 0) & (row < height)
         inside = inside & (column >= 0) & (column < width) & (channel >= 0) & (channel < channels)
-        place = ((image * height + row) * width + column) * channels + channel
+        place = (image * height + row) * row_numbers + column * self.shape[3] + channel
         return np.where(inside, place, -1)
 
 

@@ -302,10 +302,11 @@ class Stage:
     takes fewer images at a time (``in_slices``); ``splits`` blocks share each sum (split-K);
     ``sm_count`` is the number of the GPU's SMs, for a grid of about one block per SM.
     ``vectorized`` claims 128-bit accesses of the main kernel; ``precision`` is that of float32
-    problems: ``fp32``, ``3xtf32`` or ``tf32``. Without split-K, a stage adds to an output
-    atomically ``atomic_additions(problem)`` times; each may flush a denormal. The stage takes
-    problems of ``dtypes``, only those with ``channels_last`` if it is True, only others if it is
-    False, those with groups if ``grouped``, and numbers of input and output channels that are
+    problems: ``fp32``, ``3xtf32`` or ``tf32``; ``cuts_to_tf32`` leaves it to the tensor cores to
+    make TF32 of float32, by cutting bits instead of rounding. Without split-K, a stage adds to an
+    output atomically ``atomic_additions(problem)`` times; each may flush a denormal. The stage
+    takes problems of ``dtypes``, only those with ``channels_last`` if it is True, only others if it
+    is False, those with groups if ``grouped``, and numbers of input and output channels that are
     ``channel_multiples``, unless ``limit(problem)`` says why not; ``prepare`` raises ``ValueError``
     for others."""
 
@@ -324,6 +325,7 @@ class Stage:
     channels_last: bool = False
     channel_multiples: tuple[int, int] = (1, 1)
     limit: Callable[[Any], str | None] = lambda problem: None
+    cuts_to_tf32: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prepare", _checked(self, self.prepare))

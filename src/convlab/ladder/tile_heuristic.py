@@ -395,4 +395,5 @@ def allowances(stage: Stage, problem: ConvProblem) -> Allowances:
         "atomic_additions": additions,
         "split_products": stage.precision == "3xtf32",
         "tf32_products": stage.precision == "tf32",
+        "cut_factors": stage.cuts_to_tf32,
     }

@@ -137,14 +137,18 @@ def _precisions() -> list[BenchCase]:
     """Give for each type the stages that take it, and what a plan takes, beside PyTorch in both
     layouts. The stages' tensors have the stage's layout, before and after."""
     cases: list[BenchCase] = []
+    tf32 = [stage for stage in LADDER if stage.precision == "tf32"]
     for name, problem in precision_layers().items():
         for dtype in ("bfloat16", "float16"):
             halves = replace(problem, dtype=dtype, channels_last=True)
             own = [stage.name for stage in LADDER if stage.why_not(halves) is None]
             own = ["auto", *own] if own else []
             cases += crossed({f"{name} {dtype}": halves}, (*own, *TORCH_16_BITS))
-        own = [stage.name for stage in LADDER if stage.precision == "tf32"]
-        cases += crossed({f"{name} tf32": problem}, (AUTO_TF32, *own, *TORCH_TF32))
+        for kind, last in (("tf32", False), ("tf32-last", True)):
+            floats = replace(problem, channels_last=last)
+            own = [stage.name for stage in tf32 if stage.why_not(floats) is None]
+            if own:
+                cases += crossed({f"{name} {kind}": floats}, (AUTO_TF32, *own, *TORCH_TF32))
     return cases
 
 

@@ -114,8 +114,14 @@ def _auto(word: str = AUTO) -> System:
         return prepared
 
     def allowed(problem: ConvProblem) -> Allowances:
-        if problem.dtype != "float32" or word == AUTO_TF32:
-            return {"tf32_products": word == AUTO_TF32}
+        if problem.dtype != "float32":
+            return {}
+        if word == AUTO_TF32:
+            taking = (one for one in LADDER if one.precision == "tf32" and not one.why_not(problem))
+            return {
+                "tf32_products": True,
+                "cut_factors": any(stage.cuts_to_tf32 for stage in taking),
+            }
         # Products of either arithmetic: which GPU measures is not known here.
         both = [allowances(stage_named(name), problem) for name in AUTO_STAGES_GPU]
         return {

@@ -22,6 +22,7 @@ SPLIT_ROUNDINGS = 48  # the fewest roundings that a sum of split products counts
 TF32_DENORMAL = 2.0**-136  # TF32's smallest number above zero
 TF32_WHOLE = 2.0**-113  # below it, a number's small part is too small for TF32
 TF32_LOSS = 2.0**-10 + 2.0**-22  # of a product whose factors are rounded to TF32
+TF32_CUT_LOSS = 2.0**-9 + 2.0**-20  # of one whose factors are cut to TF32
 
 _Size = TypeVar("_Size", float, NDArray[np.float64])
 
@@ -37,6 +38,7 @@ class Bound(NamedTuple):
     is_rounded: bool = False  # once more, to an output of 16 bits
     rounding: Rounding = Rounding(0.0, 0.0, 0.0)  # to the output's type, if it is rounded
     overflow: float = math.inf  # the least number that the type rounds to infinity
+    cut: bool = False  # factors are cut to TF32, so the smallest numbers are zeros
 
 
 def bound_at(magnitude: _Size, bound: Bound) -> _Size:

@@ -24,6 +24,7 @@ from convlab.problems.error_bound import (
     LARGEST_EXACT_TF32,
     SMALLEST_NORMAL,
     SPLIT_ROUNDINGS,
+    TF32_CUT_LOSS,
     TF32_DENORMAL,
     TF32_LOSS,
     TF32_WHOLE,
@@ -63,6 +64,7 @@ class Allowances(TypedDict, total=False):
     atomic_additions: int
     split_products: bool
     tf32_products: bool
+    cut_factors: bool
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,10 @@ class Oracle:
         self._finite = self.expected  # the sums of the finite terms
         if not all(part.finite for part in facts):
             self._finite = convolution(problem, input, weight, bias, finite_part, self.workers)
+        # The sums if TF32's zeros are zeros, which makes NaN of an infinity: as above, or others.
+        self._cut = self.expected
+        if self._finite is not self.expected and any(part.some_small for part in facts):
+            self._cut = convolution(problem, input, weight, bias, _without_tf32_zeros, self.workers)
         self._with_bias = bias is not None
         self._integers = all(part.integers for part in facts)
         largest = max(image.largest for image in images)
@@ -164,6 +170,7 @@ class Oracle:
         atomic_additions: int = 0,
         split_products: bool = False,
         tf32_products: bool = False,
+        cut_factors: bool = False,
     ) -> Bound:
         p, of_products, output = self.problem, 0.0, None
         # Each addition may flush its summand and its result to zero.
@@ -175,7 +182,8 @@ class Oracle:
         if tf32_products:
             always += p.K * self._too_small
             integers &= self._largest_factor <= LARGEST_EXACT_TF32
-            of_products = TF32_LOSS
+            of_products = TF32_CUT_LOSS if cut_factors else TF32_LOSS
+            always += p.K * self._too_small * cut_factors  # cutting loses twice as much
         if p.dtype != FLOAT32.name:
             output = p.number_type
         if tf32_products or output is not None:
@@ -184,7 +192,7 @@ class Oracle:
             count = instructions(taps, channels, terms)
             least = roundings_on_tensor_cores(p.K, count)
             always += 2 * count * HALF_DENORMAL  # each cuts a sum that is denormal
-        return rounding_bound(
+        bound = rounding_bound(
             p.K,
             with_bias=self._with_bias,
             integers=integers,
@@ -193,6 +201,7 @@ class Oracle:
             of_products=of_products,
             output=output,
         )
+        return bound._replace(cut=cut_factors)
 
     def check(
         self,
@@ -200,15 +209,17 @@ class Oracle:
         atomic_additions: int = 0,
         split_products: bool = False,
         tf32_products: bool = False,
+        cut_factors: bool = False,
     ) -> CheckResult:
         """Check every element of an output. Each of ``atomic_additions`` to an element may flush a
         denormal to zero, as GPUs do in atomic additions. ``split_products`` are products of numbers
-        split in two for tensor cores, ``tf32_products`` those of numbers rounded once to TF32.
-        Raises ``ValueError`` if the output's shape or dtype is not the problem's.
+        split in two for tensor cores, ``tf32_products`` those of numbers rounded once to TF32, or
+        with ``cut_factors`` cut to TF32. Raises ``ValueError`` if the output's shape or dtype is
+        not the problem's.
         """
         require_shape("output", output, self.problem.output_shape)
         _require_type("output", output, self.problem.number_type)
-        bound = self._bound(atomic_additions, split_products, tf32_products)
+        bound = self._bound(atomic_additions, split_products, tf32_products, cut_factors)
         look = partial(self._look, output, bound)
         found = each(look, range(len(self.expected)), self.workers)
         largest = max(error for error, _, _ in found)
@@ -239,9 +250,10 @@ class Oracle:
         atomic_additions: int = 0,
         split_products: bool = False,
         tf32_products: bool = False,
+        cut_factors: bool = False,
     ) -> NDArray[np.bool_]:
         """Return the elements of an image's output that are outside their bounds."""
-        bound = self._bound(atomic_additions, split_products, tf32_products)
+        bound = self._bound(atomic_additions, split_products, tf32_products, cut_factors)
         return np.asarray(self._error_over_bound(image, output, bound) > 1)
 
     @np.errstate(invalid="ignore", over="ignore")
@@ -261,8 +273,16 @@ class Oracle:
             excused = _same_or_overflowed(
                 output, expected, finite, magnitude, lost, allowed.overflow
             )
+            if allowed.cut:
+                excused |= np.isnan(output) & np.isnan(self._cut[image])
             over[~compared] = np.where(excused, 0.0, np.inf)[~compared]
         return over
+
+
+def _without_tf32_zeros(tensor: Floats) -> Floats:
+    """Return the tensor with zeros for the numbers that cutting to TF32 makes zeros."""
+    numbers = as_floats(tensor)
+    return np.where(np.abs(numbers) < TF32_DENORMAL, numbers.dtype.type(0), numbers)
 
 
 def _same_or_overflowed(

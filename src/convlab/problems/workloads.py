@@ -243,13 +243,13 @@ def gradients(problems: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
 def problem_named(name: str, batch: int) -> ConvProblem:
     """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN``, ``GROUPED`` or ``STEMS``, one of
     :func:`unseen_layers`, what :func:`problem_of` reads, or one of the :func:`gradients` of these;
-    with this batch. A type may follow, as in ``conv9 bfloat16`` and ``conv9 tf32``. Raises
-    ``ValueError`` for any other name."""
+    with this batch. A type may follow, as in ``conv9 bfloat16`` (channels last), ``conv9 tf32`` and
+    ``conv9 tf32-last``, the latter with channels last. Raises ``ValueError`` for any other name."""
     plain, _, kind = name.rpartition(" ")
     if kind in ("float16", "bfloat16"):
         return replace(problem_named(plain, batch), dtype=kind, channels_last=True)
-    if kind == "tf32":
-        return problem_named(plain, batch)
+    if kind in ("tf32", "tf32-last"):
+        return replace(problem_named(plain, batch), channels_last=kind == "tf32-last")
     forward, gradient, _ = name.rpartition(" d")
     if gradient and name in (both := gradients({forward: problem_named(forward, batch)})):
         return both[name]

@@ -21,9 +21,9 @@ from convlab.support.values import shown
 # simulator it is the stage with the fewest and simplest threads: every thread costs time.
 AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
 AUTO_STAGE_SIMULATOR = "m01_direct"
-# For 16 bits on a GPU the first that takes a problem: h03 needs whole panels, h04 a filter that
+# For 16 bits on a GPU the first that takes a problem: h06 needs whole panels, h04 a filter that
 # fits shared memory, h01 whole 16-byte copies.
-AUTO_STAGES_16_BITS = ("h03_warp_specialization", "h04_stem", "h01_panels")
+AUTO_STAGES_16_BITS = ("h06_window_rows", "h04_stem", "h01_panels")
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
 PRECISIONS = ("float32", "tf32")
 
@@ -152,7 +152,11 @@ def _last_that_takes(
     one_group = replace(problem, in_channels=C_i, out_channels=C_o, groups=1)
     preferred = [stage for stage in stages if is_gpu and stage.name in AUTO_STAGES_16_BITS]
     preferred.sort(key=lambda stage: AUTO_STAGES_16_BITS.index(stage.name))
-    for stage in (*preferred, *reversed(stages)):
+    # Of the others first those of the problem's layout: the tensors of another are copied.
+    others = sorted(
+        reversed(stages), key=lambda stage: stage.channels_last is not problem.channels_last
+    )
+    for stage in (*preferred, *others):
         adapted = replace(one_group, channels_last=stage.channels_last)
         tile = ladder.production_tile(stage, adapted) if is_gpu else stage.tiny_tile
         try:

@@ -86,9 +86,10 @@ def require_panels(tile: Tile) -> None:
     tile.require(tile.M_B <= 128, "M_B must be at most 128, so that two blocks share an SM")
 
 
-def require_product_tile(tile: Tile) -> None:
-    """Raise ``ValueError`` for a tile that no products of a warpgroup compute."""
-    tile.require(tile.K_B == TERMS, "K_B must be 64, a row of 128 bytes")
+def require_product_tile(tile: Tile, terms: int = TERMS) -> None:
+    """Raise ``ValueError`` for a tile that no products of a warpgroup compute, with so many terms
+    in a panel's row."""
+    tile.require(terms == tile.K_B, f"K_B must be {terms}, a row of 128 bytes")
     whole = tile.M_B % INTERLEAVED == 0 and tile.M_B <= 256
     tile.require(whole, "M_B must be a multiple of 32 up to 256, the columns of a product")
     tile.require(4 * tile.M_T == tile.M_B, "M_T must be M_B / 4, a lane's columns of a product")

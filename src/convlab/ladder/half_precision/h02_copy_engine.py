@@ -43,7 +43,6 @@ from convlab.device.sixteen_bits import EIGHT
 from convlab.device.swizzled_products import PANEL_ROW_BYTES, panel_start, wait_products
 from convlab.ladder.half_precision.h01_panels import (
     HOPPER,
-    INTERLEAVED,
     START_PRODUCT,
     TERMS,
     WARPGROUP,
@@ -54,6 +53,7 @@ from convlab.ladder.half_precision.h01_panels import (
     require_panels,
     shared_bytes,
 )
+from convlab.ladder.half_precision.panel_format import FORMATS
 from convlab.ladder.stage import (
     DeviceFunction,
     Flat,
@@ -80,6 +80,7 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
     p = problem
     C_i, W_f, PIXELS, W_o = p.C_i, p.W_f, p.H_o * p.W_o, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
+    TERMS, INTERLEAVED = FORMATS[p.dtype].terms, FORMATS[p.dtype].interleaved
     FILTER_BEGIN = tile.N_B * TERMS  # numbers of the windows' panel, before the filter's
     SLICE_BYTES = (tile.M_B + tile.N_B) * PANEL_ROW_BYTES
 
@@ -102,13 +103,14 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
 
 
 def terms_of_last_chunk(problem: ConvProblem) -> int:
-    """Return the terms of a place's last slice: 64, or what remains of the channels.
+    """Return the terms of a place's last slice: all of a row, 64 of 16 bits, or what remains of the
+    channels.
 
     Of 80 channels the second chunk has 16. For the other 48 terms the panel of windows holds zeros,
     but the filter's panel holds the next place's numbers, perhaps infinite, because its k axis
     joins places and channels. So only 16 terms are multiplied. h01's copies fill both with zeros.
     """
-    return (problem.C_i - 1) % TERMS + 1
+    return (problem.C_i - 1) % FORMATS[problem.dtype].terms + 1
 
 
 def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
@@ -184,7 +186,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
 def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
     """Return the maps of the input, a panel of windows at a time, and of the filter, by the axes k,
     e, g, j and group of 32 channels. Raises ``ValueError`` for what the engine cannot walk."""
-    p, K = problem, problem.K
+    p, K, format = problem, problem.K, FORMATS[problem.dtype]
+    neighbours, interleaved = format.neighbours, format.interleaved
     (top, bottom), (left, right) = p.padding
     windows = WindowMap(
         "input",
@@ -194,15 +197,15 @@ def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
         padding=(top, left),
         padding_after=(bottom, right),
         dilation=p.dilation,
-        channels=TERMS,
+        channels=format.terms,
         pixels=tile.N_B,
         dtype=p.dtype,
     )
     filter = BoxMap(
         "weight",
-        extents=(K, 2, 4, 4, p.M // INTERLEAVED),
-        strides=(K, EIGHT * K, 2 * K, INTERLEAVED * K),
-        box=(TERMS, 2, 4, 4, tile.M_B // INTERLEAVED),
+        extents=(K, 2, 4, neighbours // 2, p.M // interleaved),
+        strides=(K, neighbours * K, 2 * K, interleaved * K),
+        box=(format.terms, 2, 4, neighbours // 2, tile.M_B // interleaved),
         dtype=p.dtype,
     )
     return windows, filter

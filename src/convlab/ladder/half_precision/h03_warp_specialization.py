@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numba import cuda, float32, uint16, uint32, uint64
+from numba import cuda, float32, uint32, uint64
 
 from convlab.device import gpu_only, unrolled
 from convlab.device.shared_barriers import (
@@ -60,7 +60,6 @@ from convlab.device.shared_barriers import (
     init_barrier,
     wait_barrier,
 )
-from convlab.device.sixteen_bits import EIGHT
 from convlab.device.swizzled_products import (
     PANEL_ROW_BYTES,
     panel_start,
@@ -69,7 +68,6 @@ from convlab.device.swizzled_products import (
 from convlab.device.warp_roles import give_registers, take_registers
 from convlab.ladder.half_precision.h01_panels import (
     HOPPER,
-    START_PRODUCT,
     TERMS,
     WARPGROUP,
     make_epilogue,
@@ -83,6 +81,7 @@ from convlab.ladder.half_precision.h02_copy_engine import (
     tensor_maps,
     terms_of_last_chunk,
 )
+from convlab.ladder.half_precision.panel_format import FORMATS
 from convlab.ladder.stage import (
     RESIDUAL,
     DeviceFunction,
@@ -112,9 +111,9 @@ def pipeline_depth(tile: Tile) -> int:
     return min(8, MOST_OF_AN_SM // ((tile.M_B + tile.N_B) * PANEL_ROW_BYTES))
 
 
-def require_consumer_tile(tile: Tile) -> None:
+def require_consumer_tile(tile: Tile, terms: int = TERMS) -> None:
     """Raise ``ValueError`` for a tile that a warpgroup cannot compute with the registers it has."""
-    require_product_tile(tile)
+    require_product_tile(tile, terms)
     whole = tile.N_B in (64, 128, 256) and tile.threads == WARPGROUP
     tile.require(
         whole, "N_B must be 64, 128 or 256 and N_T must be N_B / 32: a warpgroup has a tile"
@@ -122,11 +121,27 @@ def require_consumer_tile(tile: Tile) -> None:
     tile.require(tile.M_T * tile.N_T <= 128, "M_T * N_T must be at most 128, the sums of a thread")
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool = False) -> Kernel:
+def adds_nothing(*arguments: object) -> None:
+    """Stand for the functions of a residual in a kernel that has none and never calls them."""
+
+
+NO_RESIDUAL = adds_nothing, adds_nothing
+
+
+def make_kernel(
+    problem: ConvProblem,
+    tile: Tile,
+    relu: bool,
+    *,
+    residual: bool = False,
+    make_epilogue: Callable[[ConvProblem, Tile, bool], Callable[..., None]] = make_epilogue,
+) -> Kernel:
     """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, channels
     last; sums are float32, ``bias`` and ``output`` have the input's type. With ``residual`` it
     takes and adds a tensor like the output; without, its last parameter keeps its default."""
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, pipeline_depth(tile)
+    format = FORMATS[problem.dtype]
+    TERMS, NEIGHBOURS, NUMBER = format.terms, format.neighbours, format.in_kernels
     CHUNKS, H_f, W_f = blocks_for(problem.C_i, TERMS), problem.H_f, problem.W_f
     SLICES, LAST_TERMS = H_f * W_f * CHUNKS, terms_of_last_chunk(problem)
     # Numbers, as in h01: of a slice, of its windows, and of 64 windows.
@@ -144,8 +159,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool 
     WHOLE, TIMES = (CHUNKS - 1, H_f * W_f) if LAST_TERMS < TERMS else (SLICES, 1)
     first_window, copy_slice = make_copy_slice(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
-    fetch_residual, add_residual = make_residual(problem, tile)
-    zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
+    fetch_residual, add_residual = make_residual(problem, tile) if residual else NO_RESIDUAL
+    zero, start_product = make_zero(SUMS), format.start_product
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def corner(tile_index):
@@ -234,7 +249,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool 
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, 1)))
     def warp_specialization(windows, filter, bias, output, residual=None):
-        S = cuda.shared.array(0, uint16)  # dynamic: DEPTH slices, each windows, then filter
+        S = cuda.shared.array(0, NUMBER)  # dynamic: DEPTH slices, each windows, then filter
         full, empty = cuda.shared.array(DEPTH, uint64), cuda.shared.array(DEPTH, uint64)
         turn = cuda.shared.array(2, uint64)
         t = uint32(cuda.threadIdx.x)
@@ -267,7 +282,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool 
                 zero(D)
                 if WITH_RESIDUAL:  # the loads are in flight while this tile is multiplied
                     R = cuda.local.array(ADDENDS, uint32)
-                    m_t, n_t = m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4
+                    m_t, n_t = m0 + lane % 4 * NEIGHBOURS, n0 + warp * 16 + lane // 4
                     fetch_of_products(R, residual, m_t, n_t)
                 wait_barrier(turn, warpgroup, my_turn)
                 last, pipe, parity = multiply_tile(D, S, begin, pipe, parity, full, empty, lane)
@@ -278,7 +293,8 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool 
                     arrive_barrier(empty, last)
                 if WITH_RESIDUAL:
                     add_to_products(D, R)
-                store_products(D, bias, output, m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4)
+                m_t, n_t = m0 + lane % 4 * NEIGHBOURS, n0 + warp * 16 + lane // 4
+                store_products(D, bias, output, m_t, n_t)
                 pipe, parity = skip_other_tile(pipe, parity)
                 my_turn = my_turn ^ uint32(1)
 
@@ -303,8 +319,8 @@ def estimated_clocks(problem: ConvProblem, tile: Tile, sm_count: int = H100_SMS)
     consumer's slices run during the stores. Nothing hides the last tile's stores.
     """
     tiles = blocks_for(problem.M, tile.M_B) * blocks_for(problem.N, tile.N_B)
-    slices = problem.H_f * problem.W_f * blocks_for(problem.C_i, TERMS)
-    multiply = tile.M_B * tile.N_B * TERMS / MULTIPLY_ADDS
+    slices = problem.H_f * problem.W_f * blocks_for(problem.C_i, FORMATS[problem.dtype].terms)
+    multiply = tile.M_B * tile.N_B * TERMS / MULTIPLY_ADDS  # of TF32 half as many terms and clocks
     fill = (tile.M_B + tile.N_B) * PANEL_ROW_BYTES / FILL_BYTES
     stores = tile.M_B * tile.N_B * problem.number_type.nbytes / STORE_BYTES
     of_a_tile = max(slices * max(multiply, fill), stores)

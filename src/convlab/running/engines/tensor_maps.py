@@ -53,11 +53,13 @@ def _encoded_windows(
     windows: WindowMap, kind: object, address: int, modes: tuple[object, ...]
 ) -> tuple[Any, ...]:
     """Return the driver's answer to the encoding of windows; its axes are C, W, H and N."""
-    N, H, W, C = windows.shape
+    _, H, W, C = windows.shape
+    images, rows, pixels, channels = windows.pixel_shape
     (lower_h, lower_w), (upper_h, upper_w) = windows.lower, windows.upper
     step_h, step_w = windows.stride
+    extents, strides = (channels, pixels, rows, images), (C, W * C, H * W * C)
     answer: tuple[Any, ...] = driver.cuTensorMapEncodeIm2col(
-        kind, 4, address, _numbers((C, W, H, N)), _bytes((C, W * C, H * W * C), windows),
+        kind, 4, address, _numbers(extents), _bytes(strides, windows),
         [lower_w, lower_h], [upper_w, upper_h], windows.channels, windows.pixels,
         _small_numbers((1, step_w, step_h, 1)), *modes,
     )  # fmt: skip
