@@ -17,6 +17,8 @@ pixel as neighbours in memory: input [N_i, H_i, W_i, C_i], filter [C_o, H_f, W_f
   channel may be any column. So the copy stores channel ``8 * g + 2 * j + e`` of each 32 in row
   ``8 * j + 2 * g + e`` of the panel, with j from 0 to 3. Then lane g has channels 8 * g to 8 * g +
   7, whose outputs are one store of 16 bytes.
+- **A residual**, a tensor like the output, can be added to the sums (``residual=True``). A lane
+  loads it as it stores its outputs, and the loads are in flight during the last product.
 
 The difference to t05 is long (over 150 lines), because layout, type and operands all differ from
 t05's.
@@ -215,6 +217,14 @@ def make_epilogue(problem: ConvProblem, tile: Tile, relu: bool) -> Callable[...,
     return unrolled(store_part, range(tile.M_B // INTERLEAVED))
 
 
+@cuda.jit(device=True, **gpu_only(forceinline=True))
+def first_of_lane(m0, n0, t):
+    """Return the first channel and the first window of a lane's outputs, of a block whose first
+    ones are m0 and n0."""
+    warp, lane = t // 32, t % 32
+    return m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4
+
+
 def make_residual(
     problem: ConvProblem, tile: Tile
 ) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -307,12 +317,6 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool 
         if slice_ < SLICES:
             fetch_slice(input, weight, start, i_h, i_w, m0, t, slice_, S, at)
         commit_copies()  # past the last slice no copies: waiting for them costs nothing
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def first_of_lane(m0, n0, t):
-        """Return the first channel and the first window of a lane's outputs."""
-        warp, lane = t // 32, t % 32
-        return m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
     def panels(input, weight, bias, output, residual=None):

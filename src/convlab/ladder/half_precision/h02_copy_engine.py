@@ -46,7 +46,9 @@ from convlab.ladder.half_precision.h01_panels import (
     START_PRODUCT,
     TERMS,
     WARPGROUP,
+    first_of_lane,
     make_epilogue,
+    make_residual,
     make_zero,
     pipeline_depth,
     production_tile,
@@ -55,6 +57,7 @@ from convlab.ladder.half_precision.h01_panels import (
 )
 from convlab.ladder.half_precision.panel_format import FORMATS
 from convlab.ladder.stage import (
+    RESIDUAL,
     DeviceFunction,
     Flat,
     Kernel,
@@ -113,9 +116,10 @@ def terms_of_last_chunk(problem: ConvProblem) -> int:
     return (problem.C_i - 1) % FORMATS[problem.dtype].terms + 1
 
 
-def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
+def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool = False) -> Kernel:
     """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, channels
-    last; ``bias`` and sums are float32, and ``output`` has the input's type."""
+    last; sums are float32, ``bias`` and ``output`` have the input's type. ``residual`` is as in
+    h01."""
     M_B, N_B, THREADS = tile.M_B, tile.N_B, tile.threads
     DEPTH, BLOCKS = pipeline_depth(tile), 2
     CHUNKS, W_f, PLACES = blocks_for(problem.C_i, TERMS), problem.W_f, problem.H_f * problem.W_f
@@ -124,8 +128,10 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
     # Numbers, as in h01: of a slice, of its windows, and of 64 windows.
     SLICE, FILTER_BEGIN, WINDOWS_64 = (M_B + N_B) * TERMS, N_B * TERMS, 64 * TERMS
     SUMS, PROLOGUE = M_B // 2, min(DEPTH, SLICES)
+    WITH_RESIDUAL, ADDENDS = residual, SUMS // 2  # a lane's elements of R
     first_window, copy_slice = make_copy_slice(problem, tile)
     epilogue = make_epilogue(problem, tile, relu)
+    fetch_residual, add_residual = make_residual(problem, tile)
     zero, start_product = make_zero(SUMS), START_PRODUCT[problem.dtype]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -135,7 +141,7 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
         copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, pipe)
 
     @cuda.jit(**gpu_only(launch_bounds=(THREADS, BLOCKS)))
-    def copy_engine(windows, filter, bias, output):
+    def copy_engine(windows, filter, bias, output, residual=None):
         S = cuda.shared.array(0, uint16)  # dynamic: DEPTH slices, each windows, then filter
         full = cuda.shared.array(DEPTH, uint64)
         D = cuda.local.array(SUMS, float32)
@@ -175,7 +181,13 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool) -> Kernel:
                 before, pipe = pipe, pipe + uint32(1)
                 if pipe == DEPTH:
                     pipe, parity = uint32(0), parity ^ uint32(1)
+        if WITH_RESIDUAL:
+            R = cuda.local.array(ADDENDS, uint32)
+            m_t, n_t = first_of_lane(m0, n0, t)
+            fetch_residual(R, 0, residual, m_t, n_t)
         wait_products(D, SUMS, 0)
+        if WITH_RESIDUAL:
+            add_residual(D, R, 0)
 
         warp, lane = t // 32, t % 32
         epilogue(D, 0, bias, output, m0 + lane % 4 * EIGHT, n0 + warp * 16 + lane // 4)
@@ -211,14 +223,17 @@ def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
     return windows, filter
 
 
-def prepare(problem: ConvProblem, tile: Tile, relu: bool = False) -> Program:
-    """``relu`` replaces negative results by zero."""
+def prepare(
+    problem: ConvProblem, tile: Tile, relu: bool = False, residual: bool = False
+) -> Program:
+    """``residual`` adds a tensor to the sums; ``relu`` replaces negative results by zero."""
     require_panels(tile)
+    added = (Flat(RESIDUAL),) if residual else ()
     launch = Launch(
-        make_kernel(problem, tile, relu),
+        make_kernel(problem, tile, relu, residual=residual),
         grid=(blocks_for(problem.N, tile.N_B), blocks_for(problem.M, tile.M_B)),
         block=(tile.threads,),
-        arguments=(*tensor_maps(problem, tile), "bias", Flat("output")),
+        arguments=(*tensor_maps(problem, tile), "bias", Flat("output"), *added),
         shared_bytes=shared_bytes(tile, pipeline_depth(tile)),
     )
     return Program((), (launch,), tile)

@@ -11,7 +11,9 @@ another block of the SM can hide the stores at the end of a block. Here
 - **a block stays** (the kernel is *persistent*): there is one block per SM, which on a GPU of 132
   SMs computes every 132nd tile, and the producer goes on to the next tile's slices before the
   previous tile's outputs are stored;
-- **registers** go where the sums are: the producer's warpgroup gives most of its own away.
+- **registers** go where the sums are: the producer's warpgroup gives most of its own away. Those of
+  a consumer also hold what it adds to the sums (``residual=True``), which it loads before it waits
+  for its turn.
 
 Who waits for whom. The slices of a block, through all its tiles, go round the pipeline. A slice is
 named by its buffer ``pipe`` and by the ``parity`` of its round: 0 in the first round, 1 in the
