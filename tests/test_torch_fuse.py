@@ -228,3 +228,18 @@ def test_it_has_no_derivatives() -> None:
         "FusedConv2d(2, 2, kernel_size=(1, 1), stride=(1, 1), padding=(0, 0), relu=True, "
         "stage=auto)"
     )
+
+
+@pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
+def test_a_fused_model_is_compiled_without_a_graph_break() -> None:
+    """torch.compile takes each layer as one operator, and torch.fx as one call."""
+    model, images = model_of()
+    fused = layers.fuse(model).to(DEVICE)
+    kinds = [node.op for node in torch.fx.symbolic_trace(fused).graph.nodes]
+    assert kinds.count("call_module") == 7  # three layers and all else
+    if HOPPER:  # an operator of its own
+        fused, images = fused.bfloat16(), images.bfloat16()
+    images = images.to(DEVICE)
+    with torch.no_grad():
+        made = torch.compile(fused, backend="aot_eager", fullgraph=True, dynamic=False)(images)
+    torch.testing.assert_close(made, fused(images))

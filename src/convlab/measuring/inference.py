@@ -71,11 +71,12 @@ def rows_of(task: InferenceRun, begun: float) -> Iterator[Row]:
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     images = torch.randn(BATCH, 3, SIZE, SIZE, device="cuda")
-    with torch.no_grad(), torch.backends.cudnn.flags(benchmark=True, allow_tf32=False):
+    accurate = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False)
+    with torch.no_grad(), accurate:
         model = with_statistics(resnet50().cuda(), images)
         wanted = model(images)  # in float32
-    ready = prepared(torch, task, model)
     images = images.to(torch.bfloat16, memory_format=torch.channels_last)
+    ready = prepared(torch, task, model, images)
     with torch.no_grad():
         torch.cuda.synchronize()
         before = time.perf_counter()
@@ -90,8 +91,8 @@ def rows_of(task: InferenceRun, begun: float) -> Iterator[Row]:
     yield row_of(task.system, f"{MODEL} inference, CUDA graph", times, error=error)
 
 
-def prepared(torch: Any, task: InferenceRun, model: Any) -> Any:
-    """Return the model for inference in bfloat16 as the system has it."""
+def prepared(torch: Any, task: InferenceRun, model: Any, images: Any) -> Any:
+    """Return the model for inference in bfloat16 as the system has it, for such images."""
     from convlab.measuring.baselines.resnet import folded
 
     if task.fused:
@@ -101,6 +102,10 @@ def prepared(torch: Any, task: InferenceRun, model: Any) -> Any:
     else:
         ready = folded(model)
     ready = ready.to(torch.bfloat16, memory_format=torch.channels_last)
+    if task.fused:
+        from convlab.running.torch_prepare import prepare
+
+        prepare(ready, images)
     if task.mode is EAGER:
         return ready
     import torch._inductor.config as inductor
