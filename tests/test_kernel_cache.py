@@ -145,14 +145,15 @@ def test_every_kernel_of_the_ladder_has_a_key_of_its_own(stage):
         problem = replace(PROBLEM, groups=4)
     if stage in BACKWARD:
         problem = Gradient(PROBLEM, "weight")
-    program = production_program(stage, problem)
+    options = dict.fromkeys(stage.options, True)
     keys = {}
-    for step in program.kernels:
-        keys[step.kernel] = kernel_key(
-            step.kernel, argument_types(step, program), GPU, "numba-cuda"
-        )
-    assert None not in keys.values()
-    assert len({*keys.values()}) == len(keys)
+    for program in (production_program(stage, problem, **given) for given in ({}, options)):
+        for step in program.kernels:
+            keys[step.kernel] = kernel_key(
+                step.kernel, argument_types(step, program), GPU, "numba-cuda"
+            )
+        assert None not in keys.values()
+        assert len({keys[step.kernel] for step in program.kernels}) == len(program.kernels)
 
 
 def test_no_two_kernels_have_one_key():

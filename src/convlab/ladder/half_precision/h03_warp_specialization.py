@@ -123,7 +123,8 @@ def require_consumer_tile(tile: Tile, terms: int = TERMS) -> None:
     tile.require(tile.M_T * tile.N_T <= 128, "M_T * N_T must be at most 128, the sums of a thread")
 
 
-def adds_nothing(*arguments: object) -> None:
+@cuda.jit(device=True, **gpu_only(forceinline=True))
+def adds_nothing(*arguments):
     """Stand for the functions of a residual in a kernel that has none and never calls them."""
 
 
