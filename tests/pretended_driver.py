@@ -14,7 +14,7 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 from convlab.ladder import production_program, stage_named
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines import launching
+from convlab.running.engines import launching, packed_program
 from convlab.running.engines.cubin import Cubin
 from convlab.running.engines.kernels import argument_types
 
@@ -235,7 +235,7 @@ def prepared(fake, program, held):
     launches = [(step, kernel_of(step, program)) for step in program.launches]
     shapes = SHAPES | {buffer.name: buffer.shape for buffer in program.buffers}
     fake.parameters = parameters_of(program)
-    return launching.PackedProgram(launches, shapes, held), launches
+    return packed_program.PackedProgram(launches, shapes, held), launches
 
 
 def parameters_of(program, layout="numba"):

@@ -33,7 +33,8 @@ from convlab.running.engines import (
 from convlab.running.engines.compilation import linked
 from convlab.running.engines.cubin import instruction_bytes
 from convlab.running.engines.kernels import compile_launch
-from convlab.running.engines.launching import GpuArray, PackedProgram, _part
+from convlab.running.engines.launching import GpuArray, _part
+from convlab.running.engines.packed_program import PackedProgram
 from convlab.running.engines.parameters import array_parameters
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}

@@ -37,6 +37,7 @@ from pretended_driver import (
     KERNEL,
     OUT_OF_RESOURCES,
     PROBLEM,
+    RELAXED,
     SHAPES,
     STRICT,
     arrays_at,
@@ -48,7 +49,7 @@ from pretended_driver import (
     stage_packed,
 )
 
-from convlab.running.engines import launching
+from convlab.running.engines import launching, packed_program
 
 # Those of 16 bits have tensor maps, which tests/test_tensor_maps.py is about.
 without_library = [
@@ -136,7 +137,7 @@ def test_a_kernel_whose_parameters_have_another_size_is_refused(fake):
         r"this version of its compiler is not supported$"
     )
     with pytest.raises(RuntimeError, match=said):
-        launching.PackedProgram([(step, launching.loaded(cubin, "direct"))], SHAPES, {})
+        packed_program.PackedProgram([(step, launching.loaded(cubin, "direct"))], SHAPES, {})
 
 
 def test_machine_code_is_loaded_once(fake):
@@ -244,7 +245,7 @@ def test_the_driver_is_asked_once_for_more_than_48_kb(fake):
         (227 * 1024, 0, [48 * 1024, 100_000, 227 * 1024]),
     ):
         step = with_shared_memory(nbytes, static)
-        packed = launching.PackedProgram([step], SHAPES, {})
+        packed = packed_program.PackedProgram([step], SHAPES, {})
         packed(*arrays)
         fake.capturing = {5: CAPTURED}
         packed(*arrays, stream=5)
@@ -260,14 +261,14 @@ def test_more_shared_memory_than_a_block_has_is_refused_before_the_launch(fake):
         r"most 232448$"
     )
     with pytest.raises(ValueError, match=said):
-        launching.PackedProgram([step], SHAPES, {})
+        packed_program.PackedProgram([step], SHAPES, {})
     assert fake.launches == []
 
 
 def test_a_driver_that_refuses_the_shared_memory_is_told_of(fake):
     fake.answers = {"cuFuncSetAttribute": [driver.CUresult.CUDA_ERROR_INVALID_VALUE]}
     with pytest.raises(RuntimeError, match=r"^CUDA could not launch direct: .*INVALID_VALUE$"):
-        launching.PackedProgram([with_shared_memory(100_000)], SHAPES, {})
+        packed_program.PackedProgram([with_shared_memory(100_000)], SHAPES, {})
 
 
 @pytest.mark.parametrize("name", ["m01", "m08", "m11", "m15"])
@@ -439,16 +440,90 @@ def test_a_stream_by_any_name():
 # A plan's launches as one graph: which arrays each call is of, whatever happens.
 
 
-def test_only_what_takes_another_array_is_updated(fake):
-    """m08 packs the weight and then takes all but that."""
-    call, _ = stage_packed(fake, "m08")
-    updated, plain = [], fake.cuGraphExecKernelNodeSetParams
+@pytest.fixture
+def one_graph(monkeypatch):
+    """A plan has one graph, which its calls with other arrays update."""
+    monkeypatch.setattr(packed_program, "MOST_GRAPHS", 1)
+
+
+@pytest.fixture
+def updated(fake):
+    """Return the list of the nodes that are updated."""
+    found, plain = [], fake.cuGraphExecKernelNodeSetParams
 
     def noted(made, node, kernel):
-        updated.append(node)
+        found.append(node)
         return plain(made, node, kernel)
 
     fake.cuGraphExecKernelNodeSetParams = noted
+    return found
+
+
+@pytest.mark.parametrize("name", ["m01", "m08", "m11"])
+def test_each_of_the_last_sets_of_arrays_has_a_graph(name, fake, updated, monkeypatch):
+    monkeypatch.setattr(packed_program, "MOST_GRAPHS", 3)
+    call, program = stage_packed(fake, name)
+    sets = [arrays_at(base * 0x1000_0000) for base in (1, 2, 3, 4)]
+
+    def launched(number):
+        fake.launches.clear()
+        updated.clear()
+        call(*sets[number].values(), stream=7)
+        assert fake.alone == 0
+        return list(fake.launches)
+
+    whole = list(range(len(program.launches)))
+    first = [launched(0)]
+    assert updated == whole  # the graph that was made with the plan
+    for number in (1, 2):
+        first.append(launched(number))
+        assert updated == []  # of a new graph
+    assert len({str(launches) for launches in first}) == 3
+    for number in (0, 1, 2, 1, 0):
+        assert launched(number) == first[number]
+        assert updated == []
+    last = launched(3)  # in the graph that nobody has asked for the longest: the third
+    assert updated == [node for node in whole if last[node] != first[2][node]]
+    for number in (0, 1):
+        assert launched(number) == first[number]
+        assert updated == []
+    assert launched(2) == first[2]
+    assert updated != []
+
+
+def test_where_the_driver_makes_no_more_graphs_one_is_updated(fake, updated):
+    call, arrays = m01(fake), arrays_at(0x1000)
+    call(*arrays.values())
+    fake.answers = {"cuGraphInstantiate": [OUT_OF_RESOURCES]}
+    updated.clear()
+    call(*arrays_at(0x2000_0000).values())
+    assert updated == [0]
+    assert fake.gone == ["graph"]
+    assert 0x2000_0000 in fake.launches[-1]["values"]
+    call(*arrays.values())  # by a graph of its own
+    assert updated == [0]
+    assert fake.launches[-1] == fake.launches[0]
+    assert fake.alone == 0
+
+
+def test_a_graph_is_made_while_another_thread_captures_one(fake):
+    """Making it allocates memory, which would end the capture."""
+    call, plain, modes = m01(fake), fake.cuGraphInstantiate, []
+
+    def noted(graph, flags):
+        modes.append(fake.mode)
+        return plain(graph, flags)
+
+    fake.cuGraphInstantiate = noted
+    for base in (0x1000_0000, 0x2000_0000):
+        call(*arrays_at(base).values())
+    assert modes == [RELAXED]
+    assert fake.mode == STRICT
+
+
+def test_only_what_takes_another_array_is_updated(fake, updated, one_graph):
+    """m08 packs the weight and then takes all but that."""
+    call, _ = stage_packed(fake, "m08")
     arrays = arrays_at(0x1000)
     for name, nodes in (("input", [0, 1]), ("output", [1]), ("weight", [0]), ("bias", [1])):
         updated.clear()
@@ -465,31 +540,33 @@ def test_only_what_takes_another_array_is_updated(fake):
 @pytest.mark.parametrize("name", ["m01", "m08", "m11"])
 @pytest.mark.parametrize("how", ["Ctrl-C before", "Ctrl-C after", "refused"])
 @pytest.mark.parametrize("captured", [False, True])
-def test_a_call_that_ends_half_way_harms_no_later_one(name, how, captured, fake):
+def test_a_call_that_ends_half_way_harms_no_later_one(
+    name, how, captured, fake, one_graph, monkeypatch
+):
     """While some kernels take the new arrays and some still the old ones."""
     call, program = stage_packed(fake, name)
     first, second = arrays_at(0x1000_0000), arrays_at(0x2000_0000)
-    update = call._graph.update
+    update = launching.LaunchGraph.update
     for last in range(len(program.launches)):
         fake.capturing = {}
         call(*first.values(), stream=7)
         right = list(fake.launches)
         left = [last]
 
-        def half(place, left=left):
+        def half(graph, place, left=left):
             left[0] -= 1
             if left[0] < 0 and how == "Ctrl-C before":
                 raise KeyboardInterrupt
             if left[0] < 0 and how == "refused":
                 fake.answers = {"cuGraphExecKernelNodeSetParams": [OUT_OF_RESOURCES]}
-            update(place)
+            update(graph, place)
             if left[0] < 0:
                 raise KeyboardInterrupt
 
-        call._graph.update = half
+        monkeypatch.setattr(launching.LaunchGraph, "update", half)
         with pytest.raises((KeyboardInterrupt, RuntimeError)):
             call(*second.values(), stream=7)
-        call._graph.update = update
+        monkeypatch.setattr(launching.LaunchGraph, "update", update)
         fake.launches.clear()
         fake.capturing = {7: CAPTURED} if captured else {}
         call(*first.values(), stream=7)

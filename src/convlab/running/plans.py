@@ -48,7 +48,7 @@ class Plan:
     ``own_workspace=False`` the caller gives each call its workspace: arrays for
     ``program.buffers``. ``tile`` is the main kernel's tile, ``workspace_bytes`` the device memory
     beside the four tensors. If ``packed``, a call only exchanges addresses and calls the driver
-    (``engines/launching.py``); if ``one_graph``, it calls the driver once.
+    (``engines/packed_program.py``); if ``one_graph``, it calls the driver once.
     """
 
     def __init__(

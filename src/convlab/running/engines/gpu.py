@@ -149,7 +149,7 @@ class Gpu(Engine):
         launches = [step for step in program.launches if isinstance(step, Launch)]
         if len(launches) < len(program.launches):
             return None  # what a library does needs arrays, not addresses
-        from convlab.running.engines.launching import PackedProgram
+        from convlab.running.engines.packed_program import PackedProgram
 
         kernels = [(step, self._loaded(step, program)) for step in launches]
         buffers = {buffer.name: buffer.shape for buffer in program.buffers}

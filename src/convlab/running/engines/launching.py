@@ -2,8 +2,8 @@
 
 Numba's own launch takes 25 to 45 us, 50 to 115 us with PyTorch's tensors. Only the arrays'
 addresses change from call to call of a plan, so everything else is done once, here, and all
-launches of a plan become one CUDA graph. A graph of three launches takes 1.7 us of the host's time
-instead of 12, and 0.6 us more to give one kernel another array.
+launches of a plan become one CUDA graph (``packed_program.py``). A graph of three launches takes
+1.7 us of the host's time instead of 12, and 0.6 us more to give one kernel another array.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from convlab.ladder.stage import (
     Launch,
 )
 from convlab.problems.arrays import Array
-from convlab.running.engines import Stream, address_of, check_aligned, stream_handle
+from convlab.running.engines import address_of
 from convlab.running.engines.cubin import Cubin
-from convlab.running.engines.driver import LaunchRefused, driver_result
+from convlab.running.engines.driver import driver_result
 from convlab.running.engines.parameters import (
     ArrayParameters,
     ParameterMemory,
@@ -305,7 +305,7 @@ def relaxed_capture() -> Iterator[None]:
             driver.cuThreadExchangeStreamCaptureMode(mode)
 
 
-def _is_capturing(stream: int) -> bool:
+def is_capturing(stream: int) -> bool:
     """Return True if somebody captures that stream: no graph can be launched there."""
     error, status = driver.cuStreamIsCapturing(stream)
     return not error and status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
@@ -328,68 +328,3 @@ def have_context(context: int, name: str) -> None:
             "the current GPU is another than this plan's: a plan runs on the one that was "
             "current when it was made"
         )
-
-
-class PackedProgram:
-    """A program's launches in order, their parameters packed for arrays of certain shapes.
-
-    ``shapes`` are all arrays' by name, ``held`` the arrays that stay the same from call to call. A
-    call takes the others, in the order of ``shapes``. ``item_bytes`` are the bytes of an element of
-    the arrays for which they are not 4.
-    """
-
-    def __init__(
-        self,
-        launches: Sequence[tuple[Launch, LoadedKernel]],
-        shapes: Mapping[str, Shape],
-        held: Mapping[str, Array],
-        item_bytes: Mapping[str, int] | None = None,
-    ) -> None:
-        assert launches, "a program has at least one launch"
-        self._names = tuple(name for name in shapes if name not in held)
-        self._launches = [
-            PackedLaunch(step, kernel, shapes, held, self._names, item_bytes or {})
-            for step, kernel in launches
-        ]
-        self._context = current_context()
-        self.why_no_graph: str | None = None
-        try:
-            self._graph: LaunchGraph | None = LaunchGraph(self._launches)
-        except LaunchRefused as error:  # as of a block that is too large
-            self._graph, self.why_no_graph = None, str(error)
-        self._in_graph: tuple[int, ...] = ()  # the addresses that its kernels are handed
-        # A call is one launch of the graph, unless its stream is captured.
-        self.one_graph = self._graph is not None
-        # A thread owns the parameters and the graph until the driver has copied its launches.
-        self._lock = Lock()
-
-    def __call__(self, *arrays: Array, stream: Stream = None) -> None:
-        """Start them on a stream. Raises as :meth:`convlab.running.plans.Plan.__call__` does."""
-        addresses = tuple(map(address_of, arrays))
-        handle = stream_handle(stream)
-        with self._lock:
-            others = addresses != self._in_graph
-            if others:
-                for name, address in zip(self._names, addresses, strict=True):
-                    check_aligned(name, address)
-            have_context(self._context, self._launches[0].step.name)
-            if self._graph is None or _is_capturing(handle):
-                for packed in self._launches:
-                    packed.write(addresses)
-                    packed.launch(handle)
-                return
-            if others:
-                self._update(self._graph, addresses)
-            self._graph.launch(handle)
-
-    def _update(self, graph: LaunchGraph, addresses: tuple[int, ...]) -> None:
-        """Give the graph's kernels the arrays at these addresses."""
-        # Ctrl-C may come while some kernels take the new arrays and some do not: until the end, the
-        # graph is known to be handed no addresses.
-        before, self._in_graph = self._in_graph or (None,) * len(addresses), ()
-        moved = {array for array, now in enumerate(addresses) if before[array] != now}
-        for number, packed in enumerate(self._launches):
-            if moved & packed.arrays:
-                packed.write(addresses)
-                graph.update(number)
-        self._in_graph = addresses
