@@ -289,6 +289,31 @@ def test_a_plan_s_graph_launches_what_its_steps_launch(name, recording, fake):
     assert {address_of(array) for array in (input, weight, out, plan._no_bias)} <= handed
 
 
+@pytest.mark.parametrize("lent", [False, True], ids=["own workspace", "lent workspace"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_plan_started_at_addresses_launches_what_a_call_does(lent, with_bias, recording, fake):
+    plan = Plan(PROBLEM, stage_named("m08"), None, recording, own_workspace=not lent)
+    fake.parameters = parameters_of(plan.program)
+    input, weight, out = (recording.empty(SHAPES[key]) for key in ("input", "weight", "output"))
+    bias = recording.empty(SHAPES["bias"]) if with_bias else None
+    buffers = [recording.empty(buffer.shape) for buffer in plan.program.buffers if lent]
+    plan(input, weight, out, bias, stream=9, workspace=buffers)
+    called = list(fake.launches)
+    fake.launches.clear()
+    plan.start_at(
+        address_of(input),
+        address_of(weight),
+        None if bias is None else address_of(bias),
+        address_of(out),
+        list(map(address_of, buffers)),
+        stream=9,
+    )
+    assert fake.launches == called
+    assert len(called) == 2
+    with pytest.raises(ValueError, match=r"^input is a device array that starts at address 0x4"):
+        plan.start_at(4, address_of(weight), None, address_of(out), list(map(address_of, buffers)))
+
+
 def test_a_plan_with_a_library_s_work_is_not_packed(recording, fake):
     plan = Plan(PROBLEM, stage_named("i04_im2col_blas"), None, recording)
     steps = plan.program.launches

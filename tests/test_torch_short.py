@@ -4,7 +4,9 @@ simulator pretends to be the GPU that PyTorch's tensors lie on."""
 from __future__ import annotations
 
 import copy
+import math
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", "2.4", reason="the layer is PyTorch's, which is optional")
@@ -32,13 +34,39 @@ class OnTheHost(Simulator):
         return 4
 
 
+def array_at(address, shape, dtype="float32"):
+    """Return the array at an address of the host's memory, which begins at a multiple of 16."""
+    assert address % 16 == 0
+    kind = np.ctypeslib.as_ctypes_type(dtype)
+    memory = (kind * math.prod(shape)).from_address(address)
+    return np.ctypeslib.as_array(memory).reshape(shape)
+
+
 class TakesTensors:
     """A plan of the simulator's, called with PyTorch's tensors."""
 
     calls = 0
+    packed = True
 
     def __init__(self, plan):
         self.plan, self.problem, self.program = plan, plan.problem, plan.program
+
+    def start_at(self, input, weight, bias, output, workspace=(), *, stream=0):
+        """Start it with arrays at these addresses."""
+        problem, buffers = self.problem, self.program.buffers
+        shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+        first, second, out = map(array_at, (input, weight, output), shapes)
+        given = None if bias is None else array_at(bias, (problem.out_channels,))
+        lent = [
+            array_at(at, buffer.shape, buffer.dtype)
+            for at, buffer in zip(workspace, buffers, strict=True)
+        ]
+        self(
+            *map(torch.from_numpy, (first, second, out)),
+            None if given is None else torch.from_numpy(given),
+            stream=stream,
+            workspace=list(map(torch.from_numpy, lent)),
+        )
 
     def __call__(self, input, weight, out, bias=None, *, stream=None, workspace=()):
         assert stream == 77
@@ -102,8 +130,10 @@ def results(layer, input, more=()):
     return [output, *torch.autograd.grad(output, [input, *layer.parameters(), *more], by)]
 
 
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "with a library"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_second_call_is_short_and_gives_the_same(name, calls):
+def test_the_second_call_is_short_and_gives_the_same(name, packed, calls, monkeypatch):
+    monkeypatch.setattr(calls, "packed", packed)
     kind, settings, shape = LAYERS[name]
     layer = kind(4, 2, 3, stage="m01", **settings)
     input = torch.randn(shape)
@@ -122,6 +152,36 @@ def seen(stage="m01", **settings):
     layer = layers.Conv2d(3, 2, 2, stage=stage, **settings)
     layer(input := torch.randn(2, 3, 4, 3))
     return layer, input
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "with a library"])
+@pytest.mark.parametrize("stage", ["m08", "m15"])
+def test_a_plan_s_buffers_share_one_workspace(stage, packed, calls, monkeypatch):
+    """Of these stages even the convolution has a buffer; each begins where kernels can read it."""
+    monkeypatch.setattr(calls, "packed", packed)
+    layer = layers.Conv2d(3, 5, 3, stride=2, padding=1, stage=stage)
+    plain = copy.deepcopy(layer)
+    plain.__class__ = nn.Conv2d
+    input = torch.randn(2, 3, 5, 5)
+    results(layer, input)
+    for ours, right in zip(results(layer, input), results(plain, input), strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-4)
+    assert calls.calls == 3
+
+
+def test_a_gradient_that_kernels_cannot_take_is_copied_once(calls, monkeypatch):
+    layer, input = seen()
+    copied, plain = [], torch_short.whole
+
+    def noted(tensor, number):
+        copied.append(tuple(tensor.shape))
+        return plain(tensor, number)
+
+    monkeypatch.setattr(torch_short, "whole", noted)
+    output = layer(input.requires_grad_())
+    output.sum().backward()  # an expanded number
+    assert copied == [tuple(output.shape)]
+    assert calls.calls == 3
 
 
 def test_second_derivatives_go_through_the_operators(calls):

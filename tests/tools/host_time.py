@@ -1,8 +1,8 @@
 """The host's time of a call, without a GPU: ``python tests/tools/host_time.py``.
 
-The tensors are small ones of the host, and plans launch nothing. So the table shows what the layers
-and ``conv2d`` add to a launch, beside all of ``torch.nn.Conv2d`` with its arithmetic. A launch of a
-plan adds about 6 us. Seconds are the processor's. Needs PyTorch."""
+The tensors are small ones of the host, and plans launch nothing. So the table shows what the
+layers, their backward passes and ``conv2d`` add to a launch, beside ``torch.nn.Conv2d`` with its
+arithmetic. A launch of a plan adds about 6 us. Seconds are the processor's. Needs PyTorch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from time import process_time
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
 import convlab.torch
@@ -29,6 +30,7 @@ from convlab.running.planes_and_groups import Chosen
 from convlab.running.plans import Plan
 
 ROUNDS, CALLS = 7, 2000
+LAYERS, BACKWARD_CALLS = 10, 300  # of a backward pass, and passes
 HOST = -1  # the number of the host among PyTorch's GPUs
 SHAPE, CHANNELS = (1, 4, 4, 4), 4
 
@@ -47,12 +49,24 @@ class LaunchesNothing(AbsentGpu):
     def free_bytes(self) -> None:
         return None
 
+    def to_device(self, host: np.ndarray, dtype: str = "float32") -> Any:
+        return _Nowhere()
+
 
 class _Nothing:
     one_graph = True
 
     def __call__(self, *arrays: Array, stream: Stream = None) -> None:
         """Launch nothing."""
+
+    def at(self, addresses: tuple[int, ...], handle: int) -> None:
+        """Launch nothing."""
+
+
+class _Nowhere:
+    """An array on the GPU that is not there."""
+
+    __cuda_array_interface__ = {"data": (0, False), "shape": (1,), "version": 3}  # noqa: RUF012
 
 
 def microseconds(call: Callable[[], object]) -> float:
@@ -109,29 +123,62 @@ def pretended(engine: LaunchesNothing) -> ExitStack:
         return stack.pop_all()
 
 
+def of_backward(layers: torch.nn.Module, input: torch.Tensor) -> float:
+    """Return the median of the processor's time for the backward pass, by layer."""
+    output = layers(input)
+    by = torch.ones_like(output)
+    times = []
+    for _ in range(BACKWARD_CALLS):
+        output = layers(input)
+        layers.zero_grad()
+        begun = process_time()
+        output.backward(by)
+        times.append((process_time() - begun) / LAYERS * 1e6)
+    return median(times)
+
+
+def remember(layer: convlab.torch.Conv2d, input: torch.Tensor) -> None:
+    """Let the layer's calls with such a tensor be short."""
+    settings = layer.stride, layer.padding, layer.dilation, 1, layer.stage, layer.engine
+    torch_short.remember(2, input, layer.weight, layer.bias, settings)
+    assert torch_short.seen_before(2, input, layer.weight, layer.bias, settings) is not None
+
+
 def main() -> None:
     torch.set_num_threads(1)
     engine = LaunchesNothing(GpuFacts("NVIDIA H100", (9, 0), 132))
-    layer = convlab.torch.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
-    pytorchs = torch.nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
     input = torch.randn(SHAPE, requires_grad=True)
-    image, weight, bias = input.detach(), layer.weight.detach(), layer.bias.detach()
-    settings = layer.stride, layer.padding, layer.dilation, 1, layer.stage, layer.engine
+    image = input.detach()
+    kinds = {
+        "torch.nn.Conv2d, with its arithmetic": torch.nn.Conv2d,
+        "convlab.torch.Conv2d": convlab.torch.Conv2d,
+    }
     with pretended(engine):
-        torch_short.remember(2, input, layer.weight, layer.bias, settings)
+        for name, kind in kinds.items():
+            layer = kind(CHANNELS, CHANNELS, 3, padding=1)
+            if isinstance(layer, convlab.torch.Conv2d):
+                remember(layer, input)
+            print(f"{microseconds(partial(layer, input)):6.1f} us  {name}")
+            with torch.no_grad():
+                print(f"{microseconds(partial(layer, image)):6.1f} us  {name}, no gradients")
+        for name, kind in kinds.items():
+            for bias in (False, True):
+                layers = torch.nn.Sequential(
+                    *(kind(CHANNELS, CHANNELS, 3, padding=1, bias=bias) for _ in range(LAYERS))
+                )
+                if isinstance(layers[0], convlab.torch.Conv2d):
+                    remember(layers[0], input)
+                also = " and bias" if bias else ""
+                took = of_backward(layers, input)
+                print(f"{took:6.1f} us  {name}, gradients of input, weight{also}")
+        weight, vector = layer.weight.detach(), layer.bias.detach()
         call = call_of(2, SHAPE, tuple(weight.shape), (1, 1, 1, 1))
         asked = Chosen("auto", None, engine)
-        given = (1, 1, 1, 1, "auto", None, "auto")
-        short_calls.remember(2, (image, weight, bias, None), given, call, asked)
+        given = (1, 1, 1, 1, "auto", None, "auto", None)
+        short_calls.remember(2, (image, weight, vector, None), given, call, asked)
         ready = plan_of(HOST, call.problem, "auto", engine)
         kept_plans.kept.plans = OrderedDict({(HOST, 0, call.problem, "auto", None): ready})
-        assert torch_short.seen_before(2, input, layer.weight, layer.bias, settings) is not None
-        rows = {"torch.nn.Conv2d, with its arithmetic": pytorchs, "convlab.torch.Conv2d": layer}
-        for name, one in rows.items():
-            print(f"{microseconds(partial(one, input)):6.1f} us  {name}")
-            with torch.no_grad():
-                print(f"{microseconds(partial(one, image)):6.1f} us  {name}, no gradients")
-        function = microseconds(lambda: convlab.conv2d(image, weight, bias, 1, 1))
+        function = microseconds(lambda: convlab.conv2d(image, weight, vector, 1, 1))
         print(f"{function:6.1f} us  convlab.conv2d")
 
 

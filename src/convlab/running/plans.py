@@ -103,6 +103,7 @@ class Plan:
             shapes[RESIDUAL] = problem.output_shape
         self._together = together = self.engine.pack(program, shapes, self._own)
         self.packed, self.one_graph = bool(together), bool(together and together.one_graph)
+        self._no_bias_address = address_of(self._no_bias) if self.packed else 0
 
     def __call__(
         self,
@@ -143,6 +144,23 @@ class Plan:
             for step in steps:
                 step(stream)
         return out
+
+    def start_at(
+        self,
+        input: int,
+        weight: int,
+        bias: int | None,
+        output: int,
+        workspace: Sequence[int] = (),
+        *,
+        stream: int = 0,
+    ) -> None:
+        """Start a plan that is ``packed`` with arrays at these addresses of the GPU's memory, on
+        the stream of that handle. This is a call for those who know the addresses: finding them
+        takes longer than the launch."""
+        assert self._together is not None, "the plan is not packed"
+        bias = self._no_bias_address if bias is None else bias
+        self._together.at((input, weight, bias, output, *workspace), stream)
 
     def steps(
         self,

@@ -34,6 +34,7 @@ from convlab.running.torch_tensors import (
 
 LayerSettings = tuple[IntOrEach, Padding, IntOrEach, int, str, str]
 Key = tuple[object, ...]
+ALIGNMENT = 256  # bytes, of a buffer in a workspace
 
 
 class _Context(Context, Protocol):
@@ -43,13 +44,52 @@ class _Context(Context, Protocol):
 
 
 class _Ready:
-    """A plan, and the shapes of the arrays that PyTorch allocates for its calls."""
+    """A plan, and what PyTorch allocates for its calls: the output, and one workspace for all of
+    the plan's buffers."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.output_shape = plan.problem.output_shape
-        buffers = plan.program.buffers
-        self.workspace = [(buffer.shape, OF_BUFFERS[buffer.dtype]) for buffer in buffers]
+        self._plan = plan
+        self._output_shape = plan.problem.output_shape
+        self._offsets: list[int] = []  # of the buffers in the workspace, in bytes
+        offset = 0
+        for buffer in plan.program.buffers:
+            self._offsets.append(offset)
+            offset += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+        self.workspace_numbers = offset // 4
+
+    def __call__(
+        self,
+        first: Tensor,
+        second: Tensor,
+        bias: Tensor | None,
+        workspace: Tensor | None,
+        stream: int,
+    ) -> Tensor:
+        """Return the output for tensors that kernels can take."""
+        output: Tensor = first.new_empty(self._output_shape)
+        if not self._plan.packed:
+            buffers = () if workspace is None else self._buffers_in(workspace)
+            self._plan(first, second, output, bias, stream=stream, workspace=buffers)
+            return output
+        at = 0 if workspace is None else workspace.data_ptr()
+        self._plan.start_at(
+            first.data_ptr(),
+            second.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            output.data_ptr(),
+            [at + offset for offset in self._offsets],
+            stream=stream,
+        )
+        return output
+
+    def _buffers_in(self, workspace: Tensor) -> list[Tensor]:
+        """Return the plan's buffers as views of the workspace."""
+        numbers = workspace.view(torch.uint8)
+        views: list[Tensor] = []
+        for buffer, offset in zip(self._plan.program.buffers, self._offsets, strict=True):
+            part = numbers[offset : offset + buffer.nbytes]
+            views.append(part.view(OF_BUFFERS[buffer.dtype]).view(buffer.shape))
+        return views
 
 
 class Seen:
@@ -69,24 +109,50 @@ class Seen:
             output: Tensor = (
                 _apply(input, weight, bias, self)
                 if needs_gradient(tensors)
-                else self.compute(None, input, weight, bias)
+                else self.convolution(input, weight, bias)
             )
         return output.squeeze(2) if self.axes == 1 else output
 
-    def compute(self, of: Of, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return the convolution or one of its gradients, of tensors on the current GPU."""
-        ready = self._ready.get(of) or self._made_ready(of)
-        index = self.index
-        output = first.new_empty(ready.output_shape)
-        ready.plan(
-            _as_kernels_take_it(first, index),
-            _as_kernels_take_it(second, index),
-            output,
+    def convolution(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the convolution of tensors on the current GPU."""
+        ready, index = self._ready.get(None) or self._made_ready(None), self.index
+        input = _as_kernels_take_it(input, index)
+        numbers = ready.workspace_numbers
+        return ready(
+            input,
+            _as_kernels_take_it(weight, index),
             None if bias is None else _as_kernels_take_it(bias, index),
-            stream=current_stream(index),
-            workspace=[first.new_empty(shape, dtype=kind) for shape, kind in ready.workspace],
+            input.new_empty(numbers) if numbers else None,
+            current_stream(index),
         )
-        return output
+
+    def gradients(
+        self, input: Tensor | None, weight: Tensor | None, of_output: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients of input and weight, on the current GPU. That of the input needs the
+        weight, that of the weight the input; without them it is None. Both run on one stream, so
+        that they can have the same workspace."""
+        if input is None and weight is None:
+            return None, None
+        index, numbers = self.index, 0
+        for_input = for_weight = None
+        if weight is not None:
+            for_input = self._ready.get("input") or self._made_ready("input")
+            numbers = for_input.workspace_numbers
+        if input is not None:
+            for_weight = self._ready.get("weight") or self._made_ready("weight")
+            numbers = max(numbers, for_weight.workspace_numbers)
+        of_output = _as_kernels_take_it(of_output, index)
+        workspace = of_output.new_empty(numbers) if numbers else None
+        stream = current_stream(index)
+        of_input = of_weight = None
+        if for_input is not None and weight is not None:
+            whole_weight = _as_kernels_take_it(weight, index)
+            of_input = for_input(of_output, whole_weight, None, workspace, stream)
+        if for_weight is not None and input is not None:
+            whole_input = _as_kernels_take_it(input, index)
+            of_weight = for_weight(whole_input, of_output, None, workspace, stream)
+        return of_input, of_weight
 
     def _made_ready(self, of: Of) -> _Ready:
         problem = self._problem if of is None else Gradient(self._problem, of)
@@ -104,7 +170,7 @@ class _Short(torch.autograd.Function):  # type: ignore[misc]
     ) -> Tensor:
         ctx.save_for_backward(input, weight)
         ctx.seen = seen
-        return seen.compute(None, input, weight, bias)
+        return seen.convolution(input, weight, bias)
 
     @staticmethod
     def backward(ctx: _Context, of_output: Tensor) -> Gradients:
@@ -116,8 +182,9 @@ class _Short(torch.autograd.Function):  # type: ignore[misc]
         input, weight = ctx.saved_tensors
         for_input, for_weight, for_bias, _ = ctx.needs_input_grad
         with _named("convlab::gradients"):
-            of_input = seen.compute("input", of_output, weight) if for_input else None
-            of_weight = seen.compute("weight", input, of_output) if for_weight else None
+            of_input, of_weight = seen.gradients(
+                input if for_weight else None, weight if for_input else None, of_output
+            )
         return of_input, of_weight, of_output.sum((0, 2, 3)) if for_bias else None, None
 
 

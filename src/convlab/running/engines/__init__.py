@@ -60,6 +60,9 @@ class Packed(Protocol):
 
     def __call__(self, *arrays: Array, stream: Stream = None) -> None: ...
 
+    def at(self, addresses: tuple[int, ...], handle: int) -> None:
+        """Start them with arrays at these addresses on the stream of that handle."""
+
 
 class EngineUnavailable(RuntimeError):
     """The engine asked for cannot run here; the message says why and what to do."""

@@ -112,8 +112,10 @@ class PackedProgram:
 
     def __call__(self, *arrays: Array, stream: Stream = None) -> None:
         """Start them on a stream. Raises as :meth:`convlab.running.plans.Plan.__call__` does."""
-        addresses = tuple(map(address_of, arrays))
-        handle = stream_handle(stream)
+        self.at(tuple(map(address_of, arrays)), stream_handle(stream))
+
+    def at(self, addresses: tuple[int, ...], handle: int) -> None:
+        """Start them with arrays at these addresses on the stream of that handle."""
         with self._lock:
             graph = None if self._graphs is None else self._graphs.known(addresses)
             if graph is None:
