@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from convlab.commands import bench_models, requirements
 from convlab.commands.cli import app
-from convlab.measuring import inference, models
+from convlab.measuring import inference, models, training
 from convlab.measuring.case_lists import LISTS, MODELS
 from convlab.measuring.cases import EXPERIMENTS
 from convlab.running.engines import unavailable
@@ -22,6 +22,12 @@ system, extent, name = sys.argv[1:]
 print("a library says something")
 print(json.dumps(row_of(system, "resnet50 " + name + ", forward", [3.0, 4.0, 5.0], error=0.5)))
 {more}
+"""
+PRINTS_TRAINING = """
+import json, sys
+from convlab.measuring.models import row_of
+(system,) = sys.argv[1:]
+print(json.dumps(row_of(system, "resnet50 training, 200 steps", [2.0], losses=[3.0, *[0.5] * 12])))
 """
 PRINTS_INFERENCE = """
 import json, sys
@@ -44,6 +50,7 @@ def on_gpu(monkeypatch, tmp_path, more="", cases="models"):
     """Run the command as if there were a GPU; return its result and its document."""
     monkeypatch.setattr(models, "START", PRINTS.format(more=more))
     monkeypatch.setattr(inference, "START", PRINTS_INFERENCE)
+    monkeypatch.setattr(training, "START", PRINTS_TRAINING)
     monkeypatch.setattr(requirements, "refuse_without_gpu", lambda verb: None)
     monkeypatch.setattr("convlab.running.engines.choose", lambda name: None)
     monkeypatch.setattr(bench_models, "find_spec", lambda name: True)
@@ -88,6 +95,45 @@ def test_inference_has_a_process_for_each_system(monkeypatch, tmp_path):
     assert (
         "convlab_bf16, resnet50 inference, CUDA graph: 1 ms, relative error 0.062" in result.output
     )
+
+
+def test_training_has_the_losses_of_each_system(monkeypatch, tmp_path):
+    result, document = on_gpu(monkeypatch, tmp_path, cases="training")
+    assert result.exit_code == 0, result.output
+    rows = document["rows"]
+    assert [row["system"] for row in rows] == [task.system for task in training.TASKS]
+    said = "training, 200 steps: 2 ms a step, loss 3.000 at first, 0.500 over the last ten steps"
+    assert f"convlab, resnet50 {said}" in result.output
+    assert "convlab: ten steps' mean loss is within 0 of the first's" in result.output
+
+
+def test_the_distance_of_two_trainings_is_that_of_their_means():
+    rows = [
+        models.row_of("first", "training", [1.0], losses=[1.0] * 12),
+        models.row_of("noisy", "training", [1.0], losses=[1.5, 0.5] * 6),
+        models.row_of("other", "training", [1.0], losses=[1.0] * 11 + [3.0]),
+        models.row_of("failed", "training", reason="it failed"),
+    ]
+    assert training.distances(rows) == {"first": 0.0, "noisy": 0.0, "other": pytest.approx(0.2)}
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="the model is PyTorch's")
+def test_a_training_sees_the_same_batches_each_time():
+    import torch
+
+    def losses(bias: float) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 10)
+        )
+        with torch.no_grad():
+            model[2].bias += bias
+        return training.trained(torch, model, "cpu", steps=12)[0]
+
+    first, again, other = losses(0), losses(0), losses(0.5)
+    assert first == again
+    assert first[-1] < 0.5 * first[0]
+    assert other == pytest.approx(first, rel=0.05)  # all classes alike
 
 
 @pytest.mark.parametrize("cases", MODELS)

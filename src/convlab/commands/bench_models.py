@@ -1,4 +1,5 @@
-"""``convlab bench --cases models`` and ``inference``: a whole model, each system in a process."""
+"""``convlab bench --cases models``, ``training`` and ``inference``: a whole model, each system in a
+process."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from convlab.commands import display, exits, output_files
 from convlab.support.installing import how_to_install
 
 if TYPE_CHECKING:
-    from convlab.measuring.models import Row
+    from convlab.measuring.models import Row, Task
 
 
 def bench_models(cases: str, json_file: str, console: Console, arguments: Sequence[str]) -> None:
-    """Measure, print a table, and write the file after every row. ``cases`` is ``models`` or
-    ``inference``. Exits 1 if a process failed."""
-    from convlab.measuring import inference, models
+    """Measure, print a table, and write the file after every row. ``cases`` is ``models``,
+    ``training`` or ``inference``. Exits 1 if a process failed."""
+    from convlab.measuring import inference, models, training
     from convlab.measuring.machine import environment
 
     if find_spec("torch") is None:
@@ -42,11 +43,18 @@ def bench_models(cases: str, json_file: str, console: Console, arguments: Sequen
             output_files.write_json(json_file, document, indent=1)
 
     try:
-        tasks = inference.TASKS if cases == "inference" else models.TASKS
-        rows = models.measured(keep, tasks)
+        of_cases: dict[str, Sequence[Task]] = {
+            "models": models.TASKS,
+            "training": training.TASKS,
+            "inference": inference.TASKS,
+        }
+        rows = models.measured(keep, of_cases[cases])
     except KeyboardInterrupt:
         exits.fail("interrupted: the same command begins anew", exits.INTERRUPTED)
     console.print("", table_of(rows), "", sep="\n")
+    if cases == "training":
+        for system, distance in training.distances(rows).items():
+            console.print(f"{system}: ten steps' mean loss is within {distance:.3g} of the first's")
     output_files.write_json(json_file, document, indent=1)
     if any(row["reason"] for row in rows):
         raise typer.Exit(exits.WRONG)
@@ -56,6 +64,10 @@ def line_of(row: Row) -> str:
     """Return a row as one line."""
     if row["reason"]:
         return f"{row['system']}, {row['layer']}: {row['reason']}"
+    if "losses" in row:
+        first, last = row["losses"][0], sum(row["losses"][-10:]) / len(row["losses"][-10:])
+        losses = f", loss {first:.3f} at first, {last:.3f} over the last ten steps"
+        return f"{row['system']}, {row['layer']}: {row['time_ms']:.4g} ms a step{losses}"
     error = f", relative error {row['error']:.2g}" if "error" in row else ""
     return f"{row['system']}, {row['layer']}: {row['time_ms']:.4g} ms{error}"
 
