@@ -48,7 +48,7 @@ PER_ARRAY = {"numba": 5, "memref": 3}  # parameters, beside an extent and a stri
 
 def cubin_of(step, program, layout="numba", **changed):
     """A launch's compiled kernel, but for the machine code."""
-    kinds = argument_types(step, program)
+    kinds = argument_types(step, program)[: len(step.arguments)]  # the others have no parameters
     facts = {
         "capability": (9, 0), "name": f"_Z{step.name}", "layout": layout,
         "parameter_bytes": 8 * sum(PER_ARRAY[layout] + 2 * kind.ndim for kind in kinds),

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -224,6 +225,34 @@ def test_a_plan_of_16_bits_hands_over_what_numba_does(dtype, recording, fake, mo
         step(7)
     assert fake.launches == graph
     assert fake.allowed == []  # up to 48 KB nobody need be asked
+
+
+def test_a_plan_with_a_residual_hands_it_over(recording, fake, monkeypatch):
+    """The residual is the kernel's last parameter. In a plan without one, the kernel's parameter
+    has its default, and the machine code no parameter."""
+    problem = replace(PROBLEM, in_channels=8, dtype="bfloat16", channels_last=True)
+    shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+    input, weight, out = (recording.empty(shape, problem.dtype) for shape in shapes)
+    code = count()
+    monkeypatch.setattr(
+        gpu,
+        "compile_launch",
+        lambda step, program, _: cubin_of(
+            step, program, code=f"machine code of {next(code)}".encode()
+        ),
+    )
+    for residual in (None, recording.empty(out.shape, problem.dtype), out):
+        adds = {} if residual is None else {"residual": True}
+        plan = Plan(problem, stage_named("h01"), None, recording, **adds)
+        fake.parameters = parameters_of(plan.program)
+        fake.launches.clear()
+        plan(input, weight, out, residual=residual, stream=7)
+        known = {"input": input, "weight": weight, "bias": plan._no_bias, "output": out}
+        known |= {"residual": residual}
+        (step,) = plan.program.launches
+        (launched,) = fake.launches
+        assert launched["values"] == handed_by_numba(step, plan.program, known, monkeypatch)
+        assert len(step.arguments) == 4 + len(adds)
 
 
 def with_shared_memory(nbytes: int, static: int = 0) -> tuple[Launch, launching.LoadedKernel]:

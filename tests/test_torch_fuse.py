@@ -231,7 +231,8 @@ def test_it_has_no_derivatives() -> None:
 
 
 @pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
-def test_a_fused_model_is_compiled_without_a_graph_break() -> None:
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_fused_model_is_compiled_without_a_graph_break(backend: str) -> None:
     """torch.compile takes each layer as one operator, and torch.fx as one call."""
     model, images = model_of()
     fused = layers.fuse(model).to(DEVICE)
@@ -241,5 +242,5 @@ def test_a_fused_model_is_compiled_without_a_graph_break() -> None:
         fused, images = fused.bfloat16(), images.bfloat16()
     images = images.to(DEVICE)
     with torch.no_grad():
-        made = torch.compile(fused, backend="aot_eager", fullgraph=True, dynamic=False)(images)
+        made = torch.compile(fused, backend=backend, fullgraph=True, dynamic=False)(images)
     torch.testing.assert_close(made, fused(images))

@@ -389,9 +389,12 @@ def program_with(
     if isinstance(kernel, Program):
         return replace(kernel, tensors=problem.number_type.in_kernels)
     program = stage.prepare(problem, tile, **options)
-    own = main_of(program).kernel
-    theirs, ours = (inspect.signature(k.py_func).parameters for k in (kernel, own))
-    if len(theirs) != len(ours):
+    main = main_of(program)
+    own, theirs = main.kernel, inspect.signature(kernel.py_func).parameters
+    # A later parameter has a default, which it keeps.
+    ours = [*inspect.signature(own.py_func).parameters][: len(main.arguments)]
+    required = sum(one.default is one.empty for one in theirs.values())
+    if not required <= len(ours) <= len(theirs):
         raise ValueError(
             f"{title_of(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
             f"take ({', '.join(ours)})"
