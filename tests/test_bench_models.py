@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -83,6 +84,15 @@ def test_a_process_that_fails_leaves_its_rows_and_the_reason(monkeypatch, tmp_pa
     assert (last["state"], last["time_ms"]) == ("failed", None)
     assert last["reason"] == "its process ended with exit code 7"
     assert len(document["rows"]) == 6
+
+
+def test_the_time_until_a_call_returns_begins_on_an_idle_gpu():
+    happened: list[str] = []
+    cuda = SimpleNamespace(synchronize=lambda: happened.append("idle"))
+    times = models.until_return(SimpleNamespace(cuda=cuda), lambda: happened.append("call"))
+    assert len(times) == models.REPEATS
+    assert min(times) > 0
+    assert happened == ["idle", "call"] * (models.WARM_UPS + models.REPEATS) + ["idle"]
 
 
 def test_inference_has_a_process_for_each_system(monkeypatch, tmp_path):

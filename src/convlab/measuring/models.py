@@ -195,6 +195,7 @@ def _steady(
         optimizer.step()
 
     yield row_of(system, f"{MODEL} training step", by_events(torch, step))
+    yield row_of(system, f"{MODEL} training step, host", until_return(torch, step))
     model.eval()
     with torch.no_grad():
         yield row_of(system, f"{MODEL} forward, eager", by_events(torch, lambda: model(images)))
@@ -220,8 +221,23 @@ def by_events(torch: Any, call: Callable[[], object], repeats: int = REPEATS) ->
     return times
 
 
+def until_return(torch: Any, call: Callable[[], object]) -> list[float]:
+    """Return the milliseconds until single calls return, on an idle GPU. If a call returns only as
+    the GPU ends, the GPU has waited for the host, or the host for the GPU."""
+    times = []
+    for number in range(WARM_UPS + REPEATS):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        call()
+        if number >= WARM_UPS:
+            times.append(1e3 * (time.perf_counter() - begun))
+    torch.cuda.synchronize()
+    return times
+
+
 def _host(torch: Any, system: str, stage: str | None) -> Iterator[Row]:
-    """Yield the host's time of one small layer's call, and of ``conv2d``'s."""
+    """Yield the host's time of one small layer's call, of its backward pass too, and of
+    ``conv2d``'s."""
     from convlab.running.api import conv2d
     from convlab.running.torch_layers import Conv2d
 
@@ -229,9 +245,11 @@ def _host(torch: Any, system: str, stage: str | None) -> Iterator[Row]:
     layer = kind(HOST_CHANNELS, HOST_CHANNELS, 3, padding=1, device="cuda")
     image = torch.randn(HOST_SHAPE, device="cuda")
     weight, bias = layer.weight.detach(), layer.bias.detach()
+    leaf, of_output = image.clone().requires_grad_(), torch.ones_like(layer(image))
     function = torch.nn.functional.conv2d if stage is None else conv2d
     calls: dict[str, Callable[[], object]] = {
         "layer": lambda: layer(image),
+        "layer, forward and backward": lambda: layer(leaf).backward(of_output),
         "layer, no gradients": torch.no_grad()(lambda: layer(image)),
         "conv2d": lambda: function(image, weight, bias, 1, 1),
     }
