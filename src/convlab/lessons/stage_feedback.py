@@ -22,6 +22,7 @@ from convlab.lessons.feedback import (
     row_of,
     with_mistakes,
 )
+from convlab.lessons.lookalikes import lookalike
 from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
 from convlab.problems.oracle import random_tensors
 from convlab.problems.reference import reference
@@ -57,7 +58,7 @@ def feedback_on(
             {telling.error}.""")
         parts = _wrong_on(many, len(found.answers), found.planned), found.shared, simplest
         what = " ".join(filter(None, parts))
-        advice = f"{capital(found.advice)}." if found.advice else ""
+        advice = f"{capital(found.advice)}." if found.advice else lookalike(found.answers, seed)
         mistakes.append(Mistake(ANSWER, what, advice=advice))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
     if refused is not None:
