@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 import runpy
 
 import numpy as np
@@ -12,7 +13,7 @@ from numba.cuda.core import config
 
 from convlab import lessons
 from convlab.lessons import compiling
-from convlab.lessons.explanations import of_findings
+from convlab.lessons.explanations import CONVLAB, of_findings
 from convlab.simulation.rules.dependence import depends
 from convlab.simulation.rules.findings import Finding
 
@@ -154,6 +155,82 @@ def test_indices_that_fit_exchanged_are_asked_about(tmp_path, access, said):
     kernel = kernel_of(tmp_path, f"    t = cuda.grid(1)\n    {access}\n", "m, out")
     found = lessons.what_is_wrong(kernel, 1, THREADS, np.ones((4, 8), np.float32), ones())
     assert said in found.mistakes[0].advice
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ("i_n, m, o_w, o_h", "Are o_w and o_h swapped?"),
+        ("i_n, m, o_h + 2, o_w - 2", "Guard the access"),
+        ("m, i_n, o_h, o_w", "Guard the access"),
+    ],
+)
+def test_of_many_indices_only_those_with_names_alike_are_said_to_be_swapped(tmp_path, index, said):
+    body = f"""    t = cuda.grid(1)
+    i_n, m, o_h, o_w = t // 32 % 2, t // 16 % 2, t // 8 % 2, t % 8
+    out[t] = m4[{index}]
+"""
+    kernel = kernel_of(tmp_path, body, "m4, out")
+    shape = (1, 2, 2, 8) if index.startswith("m") else (2, 2, 2, 8)
+    found = lessons.what_is_wrong(kernel, 1, THREADS, np.ones(shape, np.float32), ones())
+    assert said in found.mistakes[0].advice
+    assert ("swapped" in found.mistakes[0].advice) == ("swapped" in said)
+
+
+SLICES = """    s = cuda.shared.array(64, float32)
+    t, total = cuda.threadIdx.x, float32(0)
+    for k0 in range(0, a.size, 64):
+        s[t] = a[k0 + t]
+        cuda.syncthreads()
+        for k in range(64):
+            total += s[{}]
+        cuda.syncthreads()
+    out[t] = total
+"""
+
+
+def test_the_first_term_of_a_slice_does_not_belong_into_its_index(tmp_path):
+    kernel = kernel_of(tmp_path, SLICES.format("k0 + k"))
+    found = lessons.what_is_wrong(kernel, 1, THREADS, ones(2 * THREADS), ones())
+    assert "s holds one slice at a time" in found.mistakes[0].advice
+    assert "leave k0 out of the index. Here k0 + k must stay below 64." in found.mistakes[0].advice
+    other = kernel_of(tmp_path, SLICES.format("k + 1"))
+    found = lessons.what_is_wrong(other, 1, THREADS, ones(2 * THREADS), ones())
+    assert "Is the index right? Here k + 1 must stay below 64." in found.mistakes[0].advice
+
+
+RETURNS = """    s = cuda.shared.array(THREADS, float32)
+    t = cuda.threadIdx.x
+    if t >= 40:
+        return
+    s[t] = a[t]
+    cuda.syncthreads()
+    out[t] = s[t] + s[THREADS - 1 - t]
+    cuda.syncthreads()
+"""
+
+
+def test_threads_that_have_returned_are_told_and_not_what_follows(tmp_path):
+    found = lessons.what_is_wrong(kernel_of(tmp_path, RETURNS), 1, THREADS, ones(), ones())
+    (mistake,) = found.mistakes
+    assert mistake.reason == "barrier divergence"
+    said = r"24 of 64 threads never came to this barrier, nor to the barrier in line \d+; this one"
+    assert re.search(said, mistake.what)
+    assert "returned in line" in mistake.what
+
+
+def test_an_index_of_a_given_line_is_not_the_learner_s_to_guard():
+    file = str(CONVLAB / "a given part")
+    text = "def given(a, i, j):\n    return a[i, j]\n"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    finding = Finding("out of bounds", "k", file, 2, "a[4, 0] is outside shape (4, 8)", array="a")
+    (mistake,) = of_findings([finding], own="mine.py")
+    assert mistake.advice.startswith("The line with a is given. Its index is computed from what")
+    assert "swapped" not in mistake.advice
+    mine = "def kernel(a):\n    given(a, 4, 0)\n"
+    linecache.cache["mine.py"] = (len(mine), None, mine.splitlines(keepends=True), "mine.py")
+    (mistake,) = of_findings([finding], own="mine.py")
+    assert "from the arguments of the call" in mistake.advice
 
 
 @pytest.mark.parametrize(

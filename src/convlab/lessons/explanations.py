@@ -20,7 +20,13 @@ from convlab.lessons.missing_barriers import (
     told,
     tree_of,
 )
-from convlab.simulation.rules.finding_words import AT_ONCE, IN_A_CALL, NO_BARRIER, TWO_STORES
+from convlab.simulation.rules.finding_words import (
+    AT_ONCE,
+    IN_A_CALL,
+    NO_BARRIER,
+    RETURNED_IN,
+    TWO_STORES,
+)
 from convlab.simulation.rules.findings import FATAL, Finding
 from convlab.support.code_places import cell_said
 
@@ -56,6 +62,10 @@ HINTS = {
     "run more than": "Does the kernel have one loop too many?",
 }
 ENDED_BEFORE = re.compile(r"(\d+ of \d+ threads) ended before this barrier, (inside .+)")
+RETURNED = re.compile(
+    rf"(\d+ of \d+ threads) ended before this barrier{RETURNED_IN}(line \d+)(?: of .+?)?"
+    r"(?:, as at the (barriers? in lines? [\d and]+))?$"
+)
 # Of a part of a kernel whose barriers are given, by the kind of the finding.
 PARTS_MISTAKES = {
     "shared race": "The kernel's barriers are given, and they are enough for the right part. So "
@@ -64,6 +74,16 @@ PARTS_MISTAKES = {
     "uninitialised": "The rest of the kernel is given, and the right part stores to every element "
     "that it reads. Compare the index of each store to {0} with the places in the task.",
 }
+# Of a line that is given: the simulator stops there, but the mistake is in what it works with.
+GIVEN_LINE = ("out of bounds", "misaligned")
+OF_A_CALL = (
+    "The line with {0} is given. Its index is computed from the arguments of the call: which of "
+    "them is too large, too small or in the wrong place? Does a thread with no work call it?"
+)
+OF_A_PART = (
+    "The line with {0} is given. Its index is computed from what your part stores or returns: "
+    "compare these numbers with the task."
+)
 OUTSIDE = re.compile(r"\[([^]]*)\] is outside shape \(([^)]*)\)")
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
@@ -166,7 +186,8 @@ def of_findings(
     learner has written a part of a kernel, and its barriers are not in that part.
 
     Of several findings with one cause, only one is returned: that with most of the learner's lines.
-    Races are left out if threads do not meet at a barrier, because the races may come from that.
+    Races and reads of shared elements that nobody wrote are left out if threads do not meet at a
+    barrier, because they may come from that.
     """
     if kernel is not None:
         own = own or str(kernel.py_func.__code__.co_filename)
@@ -174,7 +195,7 @@ def of_findings(
     found = list(findings)
     parted = any(finding.kind == "barrier divergence" for finding in found)
     for finding in found:
-        if not (parted and finding.kind == "shared race"):
+        if not (parted and _may_follow(finding, kernel)):
             one = _of_finding(finding, kernel, own, barriers_given)
             mistakes.setdefault(one.cause, []).append(one)
     told = []
@@ -189,6 +210,15 @@ def of_findings(
     return told
 
 
+def _may_follow(finding: Finding, kernel: Any) -> bool:
+    """Return whether a finding may come from threads that do not meet at a barrier: a thread that
+    has returned, or that waits elsewhere, stores nothing that others read."""
+    if finding.kind != "uninitialised":
+        return finding.kind == "shared race"
+    file = finding.file if kernel is None else _whole_name(finding.file, kernel)
+    return _memory_of(file, finding.array) == "shared"
+
+
 def _of_library(mistake: Mistake) -> int:
     return sum(bool(line.library) for line in mistake.lines)
 
@@ -201,7 +231,7 @@ def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -
     said = finding.what if barrier is None else barrier[0]
     if finding.kind == "global race":  # a barrier would not help across blocks
         said = re.sub(f", {NO_BARRIER}.*", "", said)
-    said = ENDED_BEFORE.sub(r"\1 never came to this barrier, which is \2", said)
+    said = _returned(ENDED_BEFORE.sub(r"\1 never came to this barrier, which is \2", said))
     what = f"{capital(finding.kind)}: {said}"
     if finding.thread is not None:
         what += f", seen in thread {_place(finding.thread)}"
@@ -210,8 +240,25 @@ def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -
     remedy = f"{USUALLY} {_remedy(finding)}" if barrier is None else barrier[1]
     if barriers_given and finding.kind in PARTS_MISTAKES:
         remedy = PARTS_MISTAKES[finding.kind].format(finding.array or "the array")
-    lines = calls_of(own, *places) + lines_of(*places, kernel=kernel)
+    calls = calls_of(own, *places)
+    lines = calls + lines_of(*places, kernel=kernel)
+    given = bool(lines) and all(line.library or line.calls for line in lines)
+    if own and given and finding.kind in GIVEN_LINE:
+        remedy = (OF_A_CALL if calls else OF_A_PART).format(finding.array or "the access")
     return Mistake(finding.kind, f"{what}.", lines, remedy)
+
+
+def _returned(said: str) -> str:
+    """Return a finding about threads that returned before a barrier in a learner's words: also
+    which other barriers these threads did not come to."""
+    found = RETURNED.search(said)
+    if found is None:
+        return said
+    threads, line, others = found.groups()
+    told = f"{threads} never came to this barrier"
+    if others is not None:
+        told += f", nor to the {others}"
+    return f"{said[: found.start()]}{told}; this one returned in {line}"
 
 
 def _remedy(finding: Finding) -> str:
