@@ -143,24 +143,42 @@ def test_a_size_of_blocks_that_a_kernel_has_as_a_constant_is_told(tmp_path):
     assert "the only one of the launches with blocks that do not have 16 threads." in str(found)
 
 
+def test_stores_of_one_thread_again_and_again_are_not_said_to_be_of_several(tmp_path):
+    body = """    i = cuda.grid(1)
+    for k in range(8):
+        out[i] = a[i] * (k + 1) / 8
+"""
+    kernel = kernel_of(tmp_path, body)
+    counted = told_of(kernel, each_once=True)
+    assert "stored 8 times by its thread, and only the last store counts" in str(counted)
+    assert "several threads" not in str(counted)
+    (note,) = told_of(kernel).notes
+    assert "only the last store of its thread counts" in note
+
+
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "threads", "said"),
     [
-        (np.s_[:, 3:], "No thread wrote the columns of m from 3 on: does x count columns?"),
-        (np.s_[4:], "No thread wrote the rows of m from 4 on: does y count rows?"),
-        (np.s_[4:5], ""),
-        (np.s_[:, :3], ""),
+        (np.s_[:, 3:], (8, 3), "columns of m from 3 on: does x count columns?"),
+        (np.s_[4:], (4, 8), "rows of m from 4 on: does y count rows?"),
+        (np.s_[:, 3:], (8, 6), "columns of m from 3 on."),
+        (np.s_[4:], (5, 6), "rows of m from 4 on."),
+        (np.s_[4:5], (4, 8), ""),
+        (np.s_[:, :3], (8, 3), ""),
     ],
 )
-def test_rows_or_columns_that_no_thread_wrote_are_told(part, said):
+def test_rows_or_columns_that_no_thread_wrote_are_told(part, threads, said):
+    """x and y are asked about if as many columns are written as there are threads down."""
     output = np.ones((6, 5), np.float32)
     output[part] = np.nan
     untouched = untouched_places(output, np.nan)
-    assert said in unwritten_part("m", untouched, untouched)
-    assert bool(said) == bool(unwritten_part("m", untouched, untouched))
+    told = unwritten_part("m", untouched, untouched, threads)
+    assert said in told
+    assert bool(said) == bool(told)
+    assert ("cuda.grid(2)" in told) == said.endswith("?")
     elsewhere = untouched.copy()
     elsewhere[0, 0] = True
-    assert unwritten_part("m", untouched, elsewhere) == ""
+    assert unwritten_part("m", untouched, elsewhere, threads) == ""
 
 
 def test_an_array_that_a_layout_transform_leaves_partly_unwritten_is_named(monkeypatch):

@@ -140,7 +140,7 @@ def add_left(a, out):
 check_kernel(
     add_left,
     lambda a: a + np.pad(a, (1, 0))[:-1],
-    [*map(in_blocks, (1, 128, 129, 300, 700))],
+    [*map(in_blocks, (1, 128, 129, 256, 300, 700))],
     each_once=True,
 )
 
@@ -205,7 +205,8 @@ def three(a):
     return wide[:-2] + wide[1:-1] + wide[2:]
 
 
-check_kernel(sum_of_three, three, [*map(in_blocks, (1, 128, 129, 300, 700))], each_once=True)
+sizes = 1, 128, 129, 256, 300, 700
+check_kernel(sum_of_three, three, [*map(in_blocks, sizes)], each_once=True)
 
 # %% [markdown]
 """
@@ -281,7 +282,7 @@ def two_arrays(size):
     return On((size + THREADS - 1) // THREADS, THREADS, (numbers(size), numbers(size, seed=2)))
 
 
-launches = [*map(two_arrays, (1, 128, 200, 600))]
+launches = [*map(two_arrays, (1, 128, 200, 256, 600))]
 # busiest=26: no thread may access memory more than 26 times. In a reduction thread 0 is the busiest:
 # it reads a and b and stores their product (3), in each of 7 steps it reads two places and writes
 # one (21), and at the end it reads the sum and writes it to out (2).
@@ -545,7 +546,7 @@ def matrices(M, N, K):
 check_kernel(
     tiled_product,
     np.matmul,
-    [matrices(1, 1, 1), matrices(8, 16, 24), matrices(17, 9, 20), matrices(16, 24, 32)],
+    [matrices(*sizes) for sizes in ((1, 1, 1), (8, 16, 24), (16, 8, 20), (17, 9, 20), (16, 24, 32))],
     each_once=True,
     at_most=4,  # accesses, times the fewest possible: each block of a row reads the same tiles of A
 )

@@ -11,7 +11,8 @@ from convlab.lessons.feedback import Feedback
 from convlab.lessons.function_checks import PretendGPU, check_function, gpus, pretended
 from convlab.lessons.hunted import add_products, make_add_up, make_load_slices, make_wait
 from convlab.lessons.hunted import numbers_of_a, numbers_of_b, store_sums
-from convlab.lessons.kernel_checks import On, check_kernel, what_is_wrong
+from convlab.lessons.kernel_checks import check_kernel, what_is_wrong
+from convlab.lessons.launches_tried import On
 from convlab.lessons.layouts import column_of_windows, im2col_beside_im2win, im2win_orders
 from convlab.lessons.layouts import packed_filter, windows_written_out
 from convlab.lessons.listing import algorithm_3

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from convlab.lessons.feedback import (
     Mistake,
 )
 from convlab.lessons.kernel_text import float_constant, slip
+from convlab.lessons.launches_tried import On, Tried, properties, threads_along
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import ready
@@ -39,6 +40,7 @@ from convlab.lessons.traffic_hints import (
     most_of,
     share_of_one_thread,
     stores_of_each,
+    writers_of_an_element,
 )
 from convlab.lessons.wrong_outputs import untouched_places, unwritten_part
 from convlab.running.engines.simulator import Simulator
@@ -54,61 +56,6 @@ FEW = 8  # shown numbers around a wrong one
 UNITS = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
 MANY_STORES = 3  # of one element: a kernel may store a sum before it is complete
 MOST_WORK = 0.5  # of a block's accesses, which one thread should not make
-
-
-class On(NamedTuple):
-    """A launch to try a kernel on: its grid, its block and its input arrays."""
-
-    grid: int | tuple[int, ...]
-    block: int | tuple[int, ...]
-    inputs: tuple[np.ndarray, ...]
-
-
-class Tried(NamedTuple):
-    """A launch that a kernel was tried on: its trace, its mistakes by cause, its output.
-
-    ``right`` is what the output should be. ``ended`` is False if the launch could not go on.
-    """
-
-    launch: On
-    trace: LaunchTrace
-    mistakes: dict[Any, Mistake]
-    output: np.ndarray
-    right: np.ndarray
-    ended: bool
-
-
-def _count(shape: int | tuple[int, ...]) -> int:
-    return math.prod(shape) if isinstance(shape, tuple) else shape
-
-
-LARGER_BLOCKS = f"blocks of more than {WARP} threads"
-# What launches with wrong answers may share. Properties that say more come first.
-OF_LAUNCHES: dict[str, Callable[[Tried], bool]] = {
-    "several blocks": lambda one: _count(one.launch.grid) > 1,
-    LARGER_BLOCKS: lambda one: _count(one.launch.block) > WARP,
-    "more threads than results": lambda one: (
-        _count(one.launch.grid) * _count(one.launch.block) > one.right.size
-    ),
-    "different numbers of rows and columns": lambda one: len({*one.right.shape}) > 1,
-    "blocks that are not square": lambda one: (
-        isinstance(one.launch.block, tuple) and len({*one.launch.block}) > 1
-    ),
-}
-
-
-def _properties(right: Sequence[Tried]) -> dict[str, Callable[[Tried], bool]]:
-    """Return what launches with wrong answers may share, after the size of a block that all right
-    ones have: a kernel that has this size as a constant is wrong for any other."""
-    sizes = {_count(one.launch.block) for one in right}
-    if len(sizes) != 1:
-        return OF_LAUNCHES
-    (size,) = sizes
-    others = {name: test for name, test in OF_LAUNCHES.items() if name != LARGER_BLOCKS}
-    return {
-        f"blocks that do not have {size} threads": lambda one: _count(one.launch.block) != size,
-        **others,
-    }
 
 
 @graded
@@ -142,7 +89,9 @@ def check_kernel(
     traces = [one.trace for one in found]
     rows, hints = _memory(kernel, traces, fewest_sectors, each_once, at_most)
     if each_once and (times := max(map(_stores(kernel), found), default=0)) > MANY_STORES:
-        rows, hints = _as_writers(rows, hints, _output(kernel), times)
+        alone = max(writers_of_an_element(one, _output(kernel)) for one in traces) == 1
+        stored_often = _as_one_writer if alone else _as_writers
+        rows, hints = stored_often(rows, hints, _output(kernel), times)
     if busiest is not None:
         for kind, unit, counts in (
             (ONE_THREAD, "accesses of the busiest thread", map(busiest_thread, traces)),
@@ -175,7 +124,7 @@ def _mistakes(kernel: Any, found: Sequence[Tried]) -> dict[Any, Mistake]:
             for is_wrong in (True, False)
         )
         if right:
-            more = said(shared(wrong, right, _properties(right)), len(wrong), "launches")
+            more = said(shared(wrong, right, properties(right)), len(wrong), "launches")
             are = "is" if len(wrong) == 1 else "are"
             what = f"{answer.what} {len(wrong)} of {len(found)} launches {are} wrong. {more}"
             mistakes[ANSWER] = replace(answer, what=what.strip())
@@ -221,6 +170,16 @@ def _as_writers(
     ], {**hints, SEVERAL_WRITERS: Hint(joined(told), lines)}
 
 
+def _as_one_writer(
+    rows: list[feedback.Row], hints: dict[str, Hint], output: str, times: float
+) -> tuple[list[feedback.Row], dict[str, Hint]]:
+    """Return the rows, and hints that say that one thread stores an element again and again."""
+    told = f"""Each element of {output} is stored {times:.0f} times by its thread, and only the last
+        store counts: store the result once, when it is complete."""
+    lines = hints[MEMORY].lines if MEMORY in hints else ()
+    return rows, {**hints, MEMORY: Hint(joined(told), lines)}
+
+
 def _of_memory(kernel: Any, traces: Sequence[LaunchTrace], unit: str) -> Hint:
     hint = most_of(kernel, traces, unit)
     if any(share_of_one_thread(one) > MOST_WORK for one in traces):
@@ -246,8 +205,12 @@ def _notes(kernel: Any, found: Sequence[Tried], each_once: bool) -> tuple[str, .
     times = 0.0 if each_once else max(map(_stores(kernel), found))
     notes = []
     if times > MANY_STORES:
-        notes.append(f"""each element of {output} is stored {times:.0f} times: every thread does
-            work that one would do. Let each thread compute an element of its own.""")
+        alone = max(writers_of_an_element(one.trace, output) for one in found) == 1
+        why = """every thread does work that one would do. Let each thread compute an element of its
+            own."""
+        if alone:
+            why = "only the last store of its thread counts. Keep the sum in a variable."
+        notes.append(f"each element of {output} is stored {times:.0f} times: {why}")
     if any(array.dtype == np.float64 for array in (*found[0].launch.inputs, found[0].right)):
         return tuple(map(joined, notes))
     if (line := float_constant(kernel, types)) is not None:
@@ -353,7 +316,8 @@ def _wrong_answer(
     told = [f"{one_name} {' '.join(f'{n:.4g}' for n in array[near])}" for one_name, array in shown]
     what += f" Around there: {'; '.join(told)}."
     if isinstance(launch.block, tuple):
-        what += unwritten_part(name, untouched_places(output, before), wrong)
+        threads = threads_along(launch, 0), threads_along(launch, 1)
+        what += unwritten_part(name, untouched_places(output, before), wrong, threads)
     if np.isnan(output[where]) and reads:
         advice = (
             f"The kernel reads {name}, which holds NaN until the kernel stores to it: += reads."

@@ -22,7 +22,8 @@ from convlab.device.products import WARP, K, M, N, split_into_tf32, warp_mma
 from convlab.lessons import feedback, pictures
 from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.feedback import ANSWER, BROKEN, COUNTS, Feedback, Mistake
-from convlab.lessons.kernel_checks import On, tried
+from convlab.lessons.kernel_checks import tried
+from convlab.lessons.launches_tried import On
 from convlab.lessons.limits import graded, running
 from convlab.lessons.maps import elements_of
 from convlab.lessons.pictures import COLOURS, FAINT, NOBODY, Grid, Picture, joined, spans

@@ -65,6 +65,15 @@ def stores_of_each(launch: LaunchTrace, array: str, elements: int) -> float:
     return sum(one.lanes for one in stores) / max(1, elements)
 
 
+def writers_of_an_element(launch: LaunchTrace, array: str) -> int:
+    """Return the most threads of the block shown that store one element of an array."""
+    writers: dict[int, set[tuple[int, int]]] = {}
+    for one in launch.requests_of(array, "store"):
+        for lane, offset in zip(one.lanes, one.offsets, strict=True):
+            writers.setdefault(offset, set()).add((one.warp, lane))
+    return max(map(len, writers.values()), default=0)
+
+
 def most_of(
     kernel: Any,
     launches: Sequence[LaunchTrace],
