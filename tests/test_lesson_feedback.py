@@ -358,6 +358,30 @@ def test_what_is_shared_depends_on_the_tile():
     assert "more terms (K) than a slice" in names
 
 
+LEFT = ConvProblem(1, 3, 6, 6, 4, 3, padding=((0, 0), (1, 0)))
+RIGHT = ConvProblem(1, 3, 6, 6, 4, 3, padding=((1, 1), (0, 1)))
+AROUND = ConvProblem(1, 3, 6, 6, 4, 3, padding=((1, 0), (1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"),
+    [
+        ([LEFT, AROUND], [PLAIN, RIGHT], ("padding on the left",)),
+        ([LEFT, AROUND, RIGHT], [PLAIN, DILATED], ("padding",)),
+        ([RIGHT, AROUND], [PLAIN, LEFT], ("padding above", "padding on the right")),
+    ],
+)
+def test_the_side_of_the_padding_is_told(wrong, right, expected):
+    assert shared(cases(*wrong), cases(*right), OF_PROBLEMS)[: len(expected)] == expected
+
+
+def test_a_tile_of_several_rows_is_told_before_the_filter_s_shape():
+    low, high = Tile(M_B=1, N_B=8, K_B=12), Tile(M_B=4, N_B=8, K_B=12)
+    small = ConvProblem(1, 3, 6, 6, 4, 1)
+    names = shared(cases(PLAIN, tile=high), cases(small, small, tile=low), OF_PROBLEMS)
+    assert names.index("tiles with several output channels") == 0
+
+
 def test_the_sentence_counts_the_cases():
     assert said((), 3, "problems") == ""
     assert said(("padding",), 1, "problems") == "It is the only one of the problems with padding."

@@ -23,7 +23,8 @@ from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ROWS, numbered, ready_for
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Mistake, Row
-from convlab.lessons.kernel_checks import UNITS, On, tried
+from convlab.lessons.kernel_checks import UNITS, tried
+from convlab.lessons.launches_tried import On
 from convlab.lessons.limits import broken, graded, running
 from convlab.lessons.plain_im2win import BLOCK, make_packing, make_transform, whole_im2win
 from convlab.lessons.progress_line import say_progress, within
@@ -198,6 +199,7 @@ def _on_problems(
     if ROWS in tried_on:
         tried_on[ROWS] = PADDED_ROWS
     wrong: list[ConvProblem] = []
+    tiles: dict[ConvProblem, Tile] = {}  # the lowest with which a filter is packed
     in_turn = sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K)
     for number, (name, problem) in enumerate(in_turn, 1):
         say_progress(name, number, len(in_turn))
@@ -206,6 +208,8 @@ def _on_problems(
                 kernel = made(*arguments)
             if not is_kernel(kernel):
                 raise broken(f"{made.__name__} returned {kernel!r}: it must be a kernel")
+            for tile in (one for one in arguments if isinstance(one, Tile)):
+                tiles[problem] = min(tile, tiles.get(problem, tile), key=lambda one: one.M_B)
             types = types_of((*launch.inputs, right))
             counter = Loops()
             most = counter.left
@@ -228,7 +232,7 @@ def _on_problems(
         mistakes[refused.cause] = refused
     count = len(tried_on)
     if mistakes:
-        cases_of = [Launched(one, None, 1) for one in tried_on.values()]
+        cases_of = [Launched(one, tiles.get(one), 1) for one in tried_on.values()]
         right_ones = [one for one in cases_of if one.problem not in wrong]
         if (answer := mistakes.get(ANSWER)) is not None:
             wrong_ones = [one for one in cases_of if one.problem in wrong]

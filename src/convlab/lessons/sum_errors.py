@@ -165,8 +165,11 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
 def _where_to_look(errors: np.ndarray, once: float) -> str:
     """Return the hint for wrong sums of ``LONG``, one tile of t03's, by the places of wrong ones.
 
-    ``once`` are the errors of sums of one step.
+    ``once`` are the errors of sums of one step. Empty if the sums of ``LONG`` are right: then the
+    mistake shows on other problems only.
     """
+    if _mean(errors) < RIGHT:
+        return ""
     if once < RIGHT < _mean(errors):
         return joined("""The sums are right for a single step of 8 terms, so the kernel combines the
             steps wrongly: each step must begin with zeros and add its part to R_O.""")
