@@ -706,19 +706,24 @@ def test_the_simplest_problem_that_fails_is_shown():
 
 
 BARRIER = "cuda.syncthreads()"
+# In these places a warp's barrier is right, and lessons/answers has it as a right answer: after the
+# first only neighbours of one warp read what each other stored, and the second's block is one warp.
+RIGHT_WITH_SYNCWARP = {("00b_small_kernels", "largest", 0), ("17_find_two_bugs", "difference", 0)}
 BARRIERS = [
     pytest.param(path, exercise, part, to, id=f"{short(path)}-{exercise.name}-{part}-{to}")
     for path in SOURCES
     for exercise in lesson_of(path).exercises()
     for part in range(exercise.solution.count(BARRIER))
     for to in ("cuda.syncwarp()", "pass")
+    if to == "pass" or (path.stem, exercise.name, part) not in RIGHT_WITH_SYNCWARP
 ]
 
 
 @pytest.mark.answers
 @pytest.mark.parametrize(("path", "exercise", "part", "to"), BARRIERS)
 def test_a_barrier_that_is_missing_is_one_finding(path, exercise, part, to):
-    """This holds for every exercise: launches have several warps, blocks and slices."""
+    """This holds for every exercise: launches have several warps, blocks and slices, and where they
+    have one warp a warp's barrier is right."""
     pieces = exercise.solution.split(BARRIER)
     pieces[part : part + 2] = [pieces[part] + to + pieces[part + 1]]
     found = check_answers.feedback_on(lesson_of(path), exercise, BARRIER.join(pieces))

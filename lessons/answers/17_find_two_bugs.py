@@ -130,6 +130,7 @@ ANSWERS = {
         right("returning after the barrier", ("    cuda.syncthreads()\n", "    cuda.syncthreads()\n    if i >= f.size:\n        return\n")),
         right("zeros past the end of the array", ("            part[THREADS + 1] = f[i + 1]\n", "            part[THREADS + 1] = f[i + 1]\n    else:\n        part[t + 1] = 0\n")),
         right("as a difference of differences", ("part[t] - 2 * part[t + 1] + part[t + 2]", "(part[t] - part[t + 1]) + (part[t + 2] - part[t + 1])")),
+        right("a warp's barrier, because the block is one warp", ("cuda.syncthreads()", "cuda.syncwarp()")),
         right("the ends first", (ENDS, "    if i == 0 or i == f.size - 1:\n        out[i] = 0\n    elif i < f.size:\n        out[i] = part[t] - 2 * part[t + 1] + part[t + 2]")),
     ],
     "scan": [

@@ -40,13 +40,14 @@ class Answer:
     """An answer: our solution with pieces replaced.
 
     ``says`` is the reason that the check must give, or ``passed``. ``line`` is a piece of a line
-    that the check must show.
+    that the check must show, and ``told`` a piece of its sentences about the mistake.
     """
 
     what: str
     says: str
     changes: tuple[tuple[str, str], ...] = ()
     line: str = ""
+    told: str = ""
 
     def of(self, exercise: Cell) -> str:
         """Return the text of the cell. Raises ``ValueError`` unless it has each piece once."""
@@ -60,9 +61,11 @@ class Answer:
         return text
 
 
-def wrong(what: str, says: str, *changes: tuple[str, str], line: str = "") -> Answer:
+def wrong(
+    what: str, says: str, *changes: tuple[str, str], line: str = "", told: str = ""
+) -> Answer:
     """Return a wrong answer, with the reason that the check must give."""
-    return Answer(what, says, changes, line)
+    return Answer(what, says, changes, line, told)
 
 
 def right(what: str, *changes: tuple[str, str]) -> Answer:
@@ -86,12 +89,13 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """True if the check gave the expected reason and line."""
+        """True if the check gave the expected reason, line and words."""
         if self.answer.says == PASSED:
             return self.feedback.passed
         lines = [line.code for mistake in self.feedback.mistakes for line in mistake.lines]
         named = not self.answer.line or any(self.answer.line in line for line in lines)
-        return self.answer.says in self.feedback.reasons and named
+        told = self.answer.told in str(self.feedback)
+        return self.answer.says in self.feedback.reasons and named and told
 
     @property
     def said(self) -> str:
