@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -182,6 +183,19 @@ def test_a_gradient_that_kernels_cannot_take_is_copied_once(calls, monkeypatch):
     output.sum().backward()  # an expanded number
     assert copied == [tuple(output.shape)]
     assert calls.calls == 3
+
+
+def test_a_backward_pass_in_another_thread_is_short(calls):
+    """PyTorch has a thread of its own for each GPU's backward passes."""
+    layer, input = seen()
+    output = layer(input.requires_grad_())
+    by = torch.ones_like(output)
+    thread = threading.Thread(target=output.backward, args=(by,))
+    thread.start()
+    thread.join()
+    assert calls.calls == 3
+    assert input.grad is not None
+    assert layer.weight.grad is not None
 
 
 def test_second_derivatives_go_through_the_operators(calls):
