@@ -1,5 +1,5 @@
 """The stages whose tensor cores read windows and filter as panels in shared memory: h01 to h03,
-h05 in TF32, and h06."""
+h05 in TF32, h06 and h07."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from numba.cuda.core import config
 
 from convlab import ConvProblem, Tile
 from convlab.ladder import stage_named
-from convlab.ladder.half_precision import h06_window_rows
+from convlab.ladder.half_precision import h06_window_rows, h07_any_channels
+from convlab.ladder.stage import MOST_SHARED_BYTES
 from convlab.problems.oracle import random_tensors
 from convlab.running.engines import Engine, choose
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(
     choose().is_gpu and choose().capability() != (9, 0), reason="wgmma needs a Hopper GPU"
 )
 
-STAGES = ("h01", "h02", "h03", "h06")
+STAGES = ("h01", "h02", "h03", "h06", "h07")
 not_in_cudasim = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
 
 
@@ -30,8 +31,8 @@ def channels_last(*numbers, dtype: str = "bfloat16", **more) -> ConvProblem:
 
 
 def tile_of(name: str, M_B: int, N_B: int) -> Tile:
-    """A tile of two warpgroups, of 64 windows each, or in h03, h05 and h06 of one warpgroup."""
-    terms, of_one = 32 if name == "h05" else 64, name in ("h03", "h05", "h06")
+    """A tile of two warpgroups, of 64 windows each, or from h03 on of one warpgroup."""
+    terms, of_one = 32 if name == "h05" else 64, name not in ("h01", "h02")
     return Tile(M_B, N_B, terms, M_B // 4, N_B // 32 if of_one else 2)
 
 
@@ -207,3 +208,34 @@ def test_a_neighbour_s_infinity_stays_out_of_a_row(checked) -> None:
     input[0, 2, 0, 5] = np.nan
     result = checked(problem, stage_named("h06"), (input, weight, bias))
     assert result.ok, result
+
+
+@pytest.mark.parametrize(
+    ("channels", "M_B", "N_B"),
+    [(1, 32, 64), (33, 64, 64), (7, 32, 256), (40, 32, 128), (36, 32, 64), (64, 64, 64)],
+)
+def test_padded_channels_and_odd_outputs(channels: int, M_B: int, N_B: int, checked) -> None:
+    """More windows than two tiles, the last of them short. 40 channels are stored in eights, 36 in
+    two blocks one by one, and the other odd numbers by way of shared memory."""
+    problem = channels_last(3, 16, 9, 8, channels, 2, padding=1)
+    numbers = random_tensors(problem, 13)
+    result = checked(problem, stage_named("h07"), numbers, tile_of("h07", M_B, N_B))
+    assert result.ok, result
+
+
+def test_odd_channels_above_a_block_s_are_stored_one_by_one(checked) -> None:
+    problem = channels_last(1, 16, 2, 3, 257, 1)
+    result = checked(problem, stage_named("h07"), random_tensors(problem, 14))
+    assert result.ok, result
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("channels", [1, 53, 129, 250, 255])
+def test_a_block_has_all_odd_channels_and_its_shared_memory_suffices(channels: int) -> None:
+    problem = channels_last(8, 64, 40, 40, channels, 3, padding=1)
+    tile = h07_any_channels.production_tile(problem)
+    assert channels <= tile.M_B
+    (_, launch) = stage_named("h07").prepare(problem, tile).launches
+    depth = h07_any_channels.depth_of(problem, tile)
+    assert depth >= 3
+    assert launch.shared_bytes + h07_any_channels.BARRIERS <= MOST_SHARED_BYTES

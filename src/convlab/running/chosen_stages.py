@@ -21,9 +21,9 @@ from convlab.support.values import shown
 # simulator it is the stage with the fewest and simplest threads: every thread costs time.
 AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
 AUTO_STAGE_SIMULATOR = "m01_direct"
-# For 16 bits on a GPU the first that takes a problem: h06 needs whole panels, h04 a filter that
-# fits shared memory, h01 whole 16-byte copies.
-AUTO_STAGES_16_BITS = ("h06_window_rows", "h04_stem", "h01_panels")
+# For 16 bits on a GPU the first that takes a problem: h06 and h07 need input channels in sixteens,
+# h06 also output channels in 32s, h04 a filter that fits shared memory, h01 whole 16-byte copies.
+AUTO_STAGES_16_BITS = ("h06_window_rows", "h07_any_channels", "h04_stem", "h01_panels")
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
 PRECISIONS = ("float32", "tf32")
 

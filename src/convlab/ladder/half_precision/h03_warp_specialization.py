@@ -138,11 +138,12 @@ def make_kernel(
     *,
     residual: bool = False,
     make_epilogue: Callable[[ConvProblem, Tile, bool], Callable[..., None]] = make_epilogue,
+    depth: int | None = None,
 ) -> Kernel:
     """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, channels
     last; sums are float32, ``bias`` and ``output`` have the input's type. With ``residual`` it
     takes and adds a tensor like the output; without, its last parameter keeps its default."""
-    M_B, N_B, DEPTH = tile.M_B, tile.N_B, pipeline_depth(tile)
+    M_B, N_B, DEPTH = tile.M_B, tile.N_B, depth or pipeline_depth(tile)
     format = FORMATS[problem.dtype]
     TERMS, NEIGHBOURS, NUMBER = format.terms, format.neighbours, format.in_kernels
     CHUNKS, H_f, W_f = blocks_for(problem.C_i, TERMS), problem.H_f, problem.W_f
