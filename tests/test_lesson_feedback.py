@@ -12,7 +12,9 @@ from numba import cuda
 from numba.cuda.core import config
 
 from convlab import ConvProblem, lessons
+from convlab.checking import checker
 from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
+from convlab.checking.outcome import CompiledKernel
 from convlab.ladder import Tile, stage_named
 from convlab.ladder.stage import Launch
 from convlab.lessons import compiling, feedback, kernel_text, tensor_cores
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the strict simula
 @pytest.fixture(autouse=True)
 def no_compilers(monkeypatch):
     """Compile nothing: that depends on what is installed, and no result here may."""
-    monkeypatch.setattr(compiling, "compile_error", lambda kernel, types: None)
+    monkeypatch.setattr(compiling, "compiled_alone", lambda kernel, types: None)
 
 
 # Barriers
@@ -138,7 +140,8 @@ def test_python_that_numba_refuses_is_told_in_plain_words(tmp_path, line, says, 
 def test_every_check_of_a_kernel_compiles_it(monkeypatch, tmp_path):
     for module in compiling, tensor_cores:
         assert module.compile_mistake is compiling.compile_mistake
-    monkeypatch.setattr(compiling, "compile_error", lambda kernel, types: "no such instruction")
+    refused = CompiledKernel(error="no such instruction")
+    monkeypatch.setattr(compiling, "compiled_alone", lambda kernel, types: refused)
     copies = kernel_of(tmp_path, "    i = cuda.grid(1)\n    out[i] = a[i]\n")
     assert told_of(copies).result == feedback.DOES_NOT_COMPILE
     assert lessons.check_one_warp(tensor_cores._one_warp).result == feedback.DOES_NOT_COMPILE
@@ -146,6 +149,16 @@ def test_every_check_of_a_kernel_compiles_it(monkeypatch, tmp_path):
     monkeypatch.setattr("convlab.lessons.problem_checks.PROBLEMS", {})
     monkeypatch.setattr("convlab.lessons.problem_checks.MODEL", SMALL)
     assert lessons.check_im2col(im2col, windows).result == feedback.DOES_NOT_COMPILE
+
+
+def test_types_are_not_inferred_once_more_for_a_kernel_that_compiles(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiling, "compiled_alone", lambda kernel, types: CompiledKernel())
+    monkeypatch.setattr(compiling, "check_kernel", lambda *_: pytest.fail("it was"))
+    copies = kernel_of(tmp_path, "    i = cuda.grid(1)\n    out[i] = a[i]\n")
+    assert told_of(copies).passed
+    monkeypatch.setattr(checker, "compiled", lambda program, stages: CompiledKernel())
+    monkeypatch.setattr(checker, "planned", lambda stage, make: [])
+    assert lessons.check(stage_named("m01").prepare, "m01").passed
 
 
 SMALL = ConvProblem(1, 2, 4, 5, 3, 2)

@@ -61,7 +61,7 @@ def each_lesson(test):
 def no_compilers(monkeypatch):
     """Compile nothing: that depends on what is installed, and no result here may."""
     monkeypatch.setattr(checker, "compiled", lambda program, stages: None)
-    monkeypatch.setattr(compiling, "compile_error", lambda kernel, types: None)
+    monkeypatch.setattr(compiling, "compiled_alone", lambda kernel, types: None)
 
 
 @pytest.fixture

@@ -30,17 +30,16 @@ def compiled(program: Program, stages: Program) -> CompiledKernel | None:
         return CompiledKernel(error=_reason(error))
 
 
-def compile_error(kernel: Any, types: tuple[Any, ...]) -> str | None:
-    """Return why Numba does not compile a kernel for arguments of these types, in one sentence.
-
-    None if Numba compiles it, or without compilers."""
+def compiled_alone(kernel: Any, types: tuple[Any, ...]) -> CompiledKernel | None:
+    """Compile a kernel for arguments of these types, and look for errors alone; None without
+    compilers."""
     try:
         compile_kernel(kernel, types, CAPABILITY)
     except CompilerMissing:
         return None
     except Exception as error:  # Numba's own kinds are many, and not of one family
-        return _reason(error)
-    return None
+        return CompiledKernel(error=_reason(error))
+    return CompiledKernel()
 
 
 def _float64_in(program: Program) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Explains in a learner's words why Numba does not compile a kernel.
 
-The types of a kernel are inferred as Numba infers them, which needs no GPU and no CUDA compiler.
-Where the compilers are installed, the kernel is compiled too.
+Where the compilers are installed, the kernel is compiled. Where they are not, or do not compile it,
+the types of the kernel are inferred as Numba infers them, which needs no GPU and no CUDA compiler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from convlab.checking.machine_code import compile_error
+from convlab.checking.machine_code import compiled_alone
 from convlab.lessons.explanations import SINGLE_ELEMENTS, hint_for, lines_of
 from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Mistake
 from convlab.lessons.kernel_text import slip
@@ -136,13 +136,18 @@ def types_of(arguments: Iterable[Any]) -> tuple[Any, ...]:
 def compile_mistake(kernel: Any, types: Iterable[Any]) -> Mistake | None:
     """Return the mistake of a kernel that cannot be compiled; None without one."""
     types = tuple(types)
+    compiled = compiled_alone(kernel, types)
+    if compiled is not None and compiled.error is None:
+        return None  # so Numba refuses nothing, and its types need not be inferred once more
     if (refused := refusal(kernel, types)) is not None:
         return refused
-    if (error := compile_error(kernel, types)) is not None:
-        return Mistake(
-            DOES_NOT_COMPILE, f"Numba cannot compile it: {error}.", advice=hint_for(error)
-        )
-    return None
+    if compiled is None:
+        return None
+    return Mistake(
+        DOES_NOT_COMPILE,
+        f"Numba cannot compile it: {compiled.error}.",
+        advice=hint_for(str(compiled.error)),
+    )
 
 
 def _in_words(refused: str) -> Mistake:

@@ -86,9 +86,11 @@ def check(
                 answer, findings = check_also(made, chosen_stage.name, one, seed)
                 answers = found.answers if answer.ok else (*found.answers, answer)
                 found = replace(found, answers=answers, findings=findings)
+        compiled = found.machine is not None and found.machine.error is None
         if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
             found = replace(found, machine=_by_types(chosen_stage, made))
-        refused, notes = _refused(chosen_stage, made, found), _notes(chosen_stage, made, found)
+        refused = _refused(chosen_stage, made, found, compiled=compiled)
+        notes = _notes(chosen_stage, made, found)
         function = function_of(inspect.unwrap(made))
         own = function.__code__.co_filename if function is not None else ""
         given = bool(getattr(made, "is_part", False)) and "sync" not in _text_of(made)
@@ -138,8 +140,11 @@ def _float64_lines(program: Program) -> tuple[int, ...] | None:
     return float64_lines(main.kernel, argument_types(main, program))
 
 
-def _refused(stage: Stage, made: Any, found: Check) -> Mistake | None:
-    """Return what Numba does not compile, or a slip in the text of a kernel with mistakes."""
+def _refused(stage: Stage, made: Any, found: Check, *, compiled: bool) -> Mistake | None:
+    """Return what Numba does not compile, or a slip in the text of a kernel with mistakes. Numba
+    refuses nothing in a kernel that is ``compiled``."""
+    if found.ok and compiled:
+        return None
     if any(one.endless for one in found.answers):  # then not all problems have been tried
         return None
     raised = any(one.check is None and one.ended for one in found.wrong)
