@@ -393,6 +393,9 @@ def test_a_tile_of_several_rows_is_told_before_the_filter_s_shape():
     small = ConvProblem(1, 3, 6, 6, 4, 1)
     names = shared(cases(PLAIN, tile=high), cases(small, small, tile=low), OF_PROBLEMS)
     assert names.index("tiles with several output channels") == 0
+    flat = Tile(M_B=4, N_B=8, K_B=12, M_T=4)
+    names = shared(cases(PLAIN, tile=high), cases(small, small, tile=flat), OF_PROBLEMS)
+    assert names[0] == "tiles with several rows of threads"
 
 
 def test_the_sentence_counts_the_cases():

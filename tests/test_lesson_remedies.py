@@ -147,7 +147,7 @@ def test_a_part_whose_barriers_are_given_is_told_to_correct_its_index():
 @pytest.mark.parametrize(
     ("access", "said"),
     [
-        ("out[t] = m[t % 8, t // 8 % 4]", "Are t % 8 and t // 8 % 4 swapped?"),
+        ("out[t] = m[t % 8, t // 8 % 4]", "Or are t % 8 and t // 8 % 4 swapped?"),
         ("out[t] = m[t, 0]", "Guard the access with the array's size"),
     ],
 )
@@ -175,6 +175,36 @@ def test_of_many_indices_only_those_with_names_alike_are_said_to_be_swapped(tmp_
     found = lessons.what_is_wrong(kernel, 1, THREADS, np.ones(shape, np.float32), ones())
     assert said in found.mistakes[0].advice
     assert ("swapped" in found.mistakes[0].advice) == ("swapped" in said)
+
+
+LOOPS = """    t = cuda.grid(1)
+    for row in range({rows}):
+        for column in range({columns}):
+            out[t] = m[{index}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "index", "said"),
+    [
+        (
+            6,
+            4,
+            "row, column",
+            "row, which the loop in line 7 counts, must stay below 4. Or are row",
+        ),
+        (4, 8, "column, row", "column, which the loop in line 8 counts, must stay below 4. Or are"),
+        (6, 1, "row, t % 4", "row, which the loop in line 7 counts, must stay below 4. Or are"),
+        (6, 1, "row, t % 8 + 4", "row, which the loop in line 7 counts, must stay below 4."),
+    ],
+)
+def test_an_index_that_a_loop_counts_is_told_before_an_exchange(
+    tmp_path, rows, columns, index, said
+):
+    kernel = kernel_of(tmp_path, LOOPS.format(rows=rows, columns=columns, index=index), "m, out")
+    found = lessons.what_is_wrong(kernel, 1, THREADS, np.ones((4, 8), np.float32), ones())
+    assert f"Here {said}" in found.mistakes[0].advice
+    assert ("swapped?" in found.mistakes[0].advice) == ("Or are" in said)
 
 
 SLICES = """    s = cuda.shared.array(64, float32)
@@ -231,6 +261,10 @@ def test_an_index_of_a_given_line_is_not_the_learner_s_to_guard():
     linecache.cache["mine.py"] = (len(mine), None, mine.splitlines(keepends=True), "mine.py")
     (mistake,) = of_findings([finding], own="mine.py")
     assert "from the arguments of the call" in mistake.advice
+    makes = "def kernel():\n    a = cuda.shared.array((4, 8), float32)\n    given(a, 4, 0)\n"
+    linecache.cache["makes.py"] = (len(makes), None, makes.splitlines(keepends=True), "makes.py")
+    (mistake,) = of_findings([finding], own="makes.py")
+    assert "does a have the shape that the call works with?" in mistake.advice
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ OF_PROBLEMS: dict[str, Callable[[Launched], bool]] = {
     "several output channels": _of(lambda p: p.out_channels > 1),
     "tiles with several output channels": _by_tile(lambda p, tile: min(p.M, tile.M_B) > 1),
     "tiles with several windows": _by_tile(lambda p, tile: min(p.N, tile.N_B) > 1),
+    "tiles with several rows of threads": _by_tile(lambda p, tile: p.M > 1 and tile.rows > 1),
     "more terms (K) than a slice": _by_tile(lambda p, tile: p.K > tile.K_B),
     "more output channels than a tile": _by_tile(lambda p, tile: p.M > tile.M_B),
     "more windows than a tile": _by_tile(lambda p, tile: p.N > tile.N_B),

@@ -80,6 +80,10 @@ OF_A_CALL = (
     "The line with {0} is given. Its index is computed from the arguments of the call: which of "
     "them is too large, too small or in the wrong place? Does a thread with no work call it?"
 )
+OF_A_CALL_WITH_AN_ARRAY = (
+    "The line with {0} is given, and your kernel makes {0}: does {0} have the shape that the call "
+    "works with? If so, which other argument of the call is wrong?"
+)
 OF_A_PART = (
     "The line with {0} is given. Its index is computed from what your part stores or returns: "
     "compare these numbers with the task."
@@ -244,7 +248,8 @@ def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -
     lines = calls + lines_of(*places, kernel=kernel)
     given = bool(lines) and all(line.library or line.calls for line in lines)
     if own and given and finding.kind in GIVEN_LINE:
-        remedy = (OF_A_CALL if calls else OF_A_PART).format(finding.array or "the access")
+        of_a_call = OF_A_CALL_WITH_AN_ARRAY if _memory_of(own, finding.array) else OF_A_CALL
+        remedy = (of_a_call if calls else OF_A_PART).format(finding.array or "the access")
     return Mistake(finding.kind, f"{what}.", lines, remedy)
 
 

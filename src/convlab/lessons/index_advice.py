@@ -37,25 +37,54 @@ def index_advice(
                     f"of the loop over {begun[0]}: leave {begun[0]} out of the index. Here "
                     f"{ast.unparse(access[axis])} must stay below {shape[axis]}."
                 )
-    if len(accesses) == 1 and (swapped := _swapped(accesses[0], numbers, shape)) is not None:
-        one, other = swapped
+    pair = _swapped(accesses[0], numbers, shape) if len(accesses) == 1 else None
+    if pair is None:
+        return _in_memory(file, line, array, accesses, axis, shape[axis], memory)
+    one, other = pair
+    of_a_loop = _loop_of(file, line, accesses[0][axis]) is not None
+    between = f"{ast.unparse(one)} and {ast.unparse(other)} swapped? Exchanged, they are inside."
+    if _alike(one, other) and not of_a_loop:
         otherwise = "correct the index" if memory else f"guard the access with the size of {array}"
-        return f"Are {one} and {other} swapped? Exchanged, they are inside. If not, {otherwise}."
-    if not memory:
-        return ""
+        return f"Are {between} If not, {otherwise}."
+    told = _in_memory(file, line, array, accesses, axis, shape[axis], memory)
+    told = told or f"Guard the access with the size of {array}, or correct the index."
+    return f"{told} Or are {between}"
+
+
+def _in_memory(
+    file: str, line: int, array: str, accesses: Sequence[Sequence[ast.expr]], axis: int, size: int,
+    memory: str,
+) -> str:  # fmt: skip
+    """Return what an index must be along the axis where it is outside. Empty if nothing is known of
+    it, as in global memory, where a guard may be missing."""
     of_the_grid = [one[axis] for one in accesses if _of_the_grid(file, line, one[axis])]
     named = of_the_grid if memory == "shared" and of_the_grid else [one[axis] for one in accesses]
-    below = f"{ast.unparse(named[0]) if len(named) == 1 else 'the index'} must stay below"
+    said = ast.unparse(named[0]) if len(named) == 1 else "the index"
+    if len(named) == 1 and (loop := _loop_of(file, line, named[0])) is not None:
+        said += f", which the loop in line {loop} counts,"
+        if not memory:
+            return f"Here {said} must stay below {size}."
+    if not memory:
+        return ""
     if memory == "shared" and of_the_grid:
         return (
             f"Each block has {array} to itself, so its indices begin at 0 in every block: index it "
             "with cuda.threadIdx, not with the thread's number in the whole grid. Here "
-            f"{below} {shape[axis]}."
+            f"{said} must stay below {size}."
         )
     return (
-        f"Is the index right? Here {below} {shape[axis]}. Make {array} larger only if the task "
-        "needs more elements than it has."
+        f"Is the index right? Here {said} must stay below {size}. Make {array} larger only if the "
+        "task needs more elements than it has."
     )
+
+
+def _loop_of(file: str, line: int, index: ast.expr) -> int | None:
+    """Return the line of the loop around a line that counts the index, if it is such a variable."""
+    function = function_around(file, line)
+    for loop in [] if function is None else loops_around(function, line):
+        if isinstance(loop, ast.For) and ast.unparse(loop.target) == ast.unparse(index):
+            return loop.lineno
+    return None
 
 
 def _accesses(file: str, line: int, array: str, dimensions: int) -> list[list[ast.expr]]:
@@ -76,8 +105,9 @@ def _accesses(file: str, line: int, array: str, dimensions: int) -> list[list[as
 
 def _swapped(
     index: Sequence[ast.expr], numbers: Sequence[int], shape: Sequence[int]
-) -> tuple[str, str] | None:
-    """Return two indices that are inside if they are exchanged, and with them all others."""
+) -> tuple[ast.expr, ast.expr] | None:
+    """Return two indices that are inside if they are exchanged, and with them all others. Of three
+    and more dimensions only indices with names alike."""
     computed = [axis for axis, one in enumerate(index) if not isinstance(one, ast.Constant)]
     nearest = sorted(combinations(computed, 2), key=lambda pair: pair[1] - pair[0])
     for one, other in nearest:
@@ -86,7 +116,7 @@ def _swapped(
         exchanged = list(numbers)
         exchanged[one], exchanged[other] = numbers[other], numbers[one]
         if all(0 <= number < size for number, size in zip(exchanged, shape, strict=True)):
-            return ast.unparse(index[one]), ast.unparse(index[other])
+            return index[one], index[other]
     return None
 
 
