@@ -37,7 +37,7 @@ ANSWERS = {
         wrong("only the store corrected", "answer", (PLACE, "k, n = uint32(e % K), e // K"), (GUARD, "if n >= WIDTH:")),
         wrong("only the column corrected", "answer", (PLACE, "k, n = uint32(e % K), e % WIDTH")),
         wrong("the old guard", "out of bounds", (GUARD, "if n >= WIDTH:")),
-        wrong("rows of N", "answer", (PLACE, "k, n = uint32(e // N), e % N")),
+        wrong("rows of N", "answer", (PLACE, "k, n = uint32(e // N), e % N"), ("K, PIXELS = p.K, p.H_o * p.W_o", "K, PIXELS, N = p.K, p.H_o * p.W_o, p.N")),
         wrong("the matrix transposed", "answer", (STORE, "columns[n * K + k] = value")),
         wrong("the last row left out", "answer", (GUARD, "if k >= K - 1:")),
         wrong("every second column first", "counts", (PLACE, "k, n = uint32(e // WIDTH), e % WIDTH\n        n = n * 5 % WIDTH if WIDTH % 5 else n * 7 % WIDTH"), (STORE, "columns[k * WIDTH + n] = value")),
