@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Literal
 
 import numpy as np
 
 from convlab import Stage, Tile
+from convlab.checking.checker import limited_loops
 from convlab.ladder import BACKWARD, Program, allowances
 from convlab.problems.gradient import Gradient
 from convlab.problems.number_types import FLOAT32
@@ -20,9 +21,6 @@ from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan
 from convlab.simulation.recording.loops import EndlessLoop, Loops
 from convlab.simulation.rules.findings import SimulationError
-
-# A kernel whose loops run so many times more iterations than the stage's is taken to be endless.
-ITERATIONS, TIMES = 200_000, 10
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def attempts(stage: Stage, prepare: Callable[..., Program]) -> Iterator[bool]:
 
 
 def _is_right(stage: Stage, prepare: Callable[..., Program], case: Case) -> bool:
-    loops = Loops(ITERATIONS + TIMES * _iterations(stage.name, case))
+    loops = limited_loops(partial(_iterations, stage.name, case))
     try:
         output = _run(stage, prepare, case, strict=True, loops=loops)
     except (SimulationError, EndlessLoop):

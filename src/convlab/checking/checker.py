@@ -285,7 +285,7 @@ def _run(
     own: Callable[[], int], strict: bool,
 ) -> Ran:  # fmt: skip
     arrays = _copies(problem, tensors)
-    simulator = Simulator(strict, loops=_loops(own))
+    simulator = Simulator(strict, loops=limited_loops(own))
     plan = Plan(problem, stage, program.tile, simulator, program=program)
     plan(*arrays)
     return Ran(arrays, unwritten(plan, arrays))
@@ -297,7 +297,7 @@ def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
     return input, weight, np.full(problem.output_shape, np.nan, input.dtype), bias
 
 
-def _loops(own: Callable[[], int]) -> Loops:
+def limited_loops(own: Callable[[], int]) -> Loops:
     """The iterations that a kernel may run where the stage's runs ``own()``.
 
     The stage's are counted only when the kernel has run ITERATIONS, which few do, because it takes
@@ -331,7 +331,7 @@ def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Atte
     arrays = _copies(problem, tensors)
     fault: BaseException | None = None
     try:
-        loops = _loops(partial(_iterations, stage, problem, tile))
+        loops = limited_loops(partial(_iterations, stage, problem, tile))
         launches = trace_steps(ready, *arrays, loops=loops)
     except (Exception, SystemExit) as error:
         fault = error
