@@ -54,7 +54,7 @@ report: $(VENV)/.ladder ## report.html and report.md, from bench.json
 # Each process keeps a CUDA context, hundreds of MiB on a GPU: a few are enough. With worksteal
 # neighbours stay in one process, which makes what they share, such as a fixture of a module, once.
 test: $(VENV)/.test ## the tests, on whichever engine this machine has; SLOW=1: the slow ones as well
-	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) --dist worksteal -m "$(if $(SLOW),,not slow and )not gate and not site and not notebooks and not answers" $(ARGS)
+	@$(BIN)/python -m pytest -n $$([ -s $(VENV)/.cuda ] && echo 4 || echo auto) --dist worksteal -m "$(if $(SLOW),,not slow and )not gate and not site $(if $(NOTEBOOKS),,and not notebooks )and not answers" $(ARGS)
 
 notebooks: $(VENV)/.test ## run every notebook of the lessons, check every answer to their exercises; ten minutes
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m "notebooks or answers" $(ARGS)
