@@ -15,7 +15,7 @@ from stage_mutants.by_hand import mistakes_of
 from typer.testing import CliRunner
 
 import convlab
-from convlab.checking import checker, launches, machine_code
+from convlab.checking import checker, launches, machine_code, outcome
 from convlab.commands.cli import app
 from convlab.ladder import LADDER, Program, stage_named
 from convlab.ladder.main import m02_implicit_gemm
@@ -126,6 +126,10 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (launches.SPLIT, "m15", "SHARE, SLICES)", "SHARE, DEPTH)"),
         (launches.SPLIT_TOO, "t06", "if SHARE > AT_FIRST:", "if SHARE < AT_FIRST:"),
         (checker.SPOILED, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS:"),
+        (outcome.ADDED, "h01", "if m < M and n + 8 * row < N:", "if m < M and n + 8 < N:"),
+        (outcome.ADDED_TOO, "h01", "residual, m + 2 * j + 1,", "residual, m + 2 * j,"),
+        (outcome.ADDED, "h02", "add_residual(D, R, 0)", "pass"),
+        (outcome.ADDED, "h03", "residual, m_t, n_t + i * 64)", "residual, m_t, n_t)"),
         (launches.CHUNKS, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS - 2:"),
         (launches.STAYING, "h03", "my_turn ^ uint32(1)", "my_turn ^ uint32(0)"),
         (

@@ -161,6 +161,28 @@ def test_the_bound_is_gamma_times_the_magnitude(K, bias, least, roundings):
     assert SPLIT_ROUNDINGS == 48
 
 
+@pytest.mark.parametrize("integers", [False, True])
+def test_a_residual_is_one_more_term_of_each_sum(integers):
+    given = random_tensors(TYPICAL, 3, integers=integers)
+    residual = random_tensors(TYPICAL, 4, integers=integers)[0]
+    residual = np.resize(residual, TYPICAL.output_shape).astype(np.float32)
+    residual[0, 0, 0], residual[1, 2, 1] = inf, nan
+    oracle, without = Oracle(TYPICAL, *given, residual=residual), Oracle(TYPICAL, *given)
+    right = (without.expected + residual).astype(np.float32)
+    assert oracle.check(right).ok
+    np.testing.assert_array_equal(oracle.expected, without.expected + residual)
+    finite = np.isfinite(residual)
+    np.testing.assert_allclose(
+        oracle.magnitude[finite], (without.magnitude + np.abs(residual))[finite]
+    )
+    for wrong in (without.expected, np.where(finite, right, 0), np.where(right == inf, nan, right)):
+        assert not oracle.check(wrong.astype(np.float32)).ok
+    with pytest.raises(ValueError, match=r"^residual has shape"):
+        Oracle(TYPICAL, *given, residual=residual[:, :1])
+    with pytest.raises(ValueError, match=r"^residual is float64: it must be float32"):
+        Oracle(TYPICAL, *given, residual=residual.astype(np.float64))
+
+
 def test_without_a_bound_there_is_no_check():
     problem = ConvProblem(1, 2**24 - 1, 1, 1, 1, 1)
     assert bound_at(1.0, rounding_bound(problem.K, with_bias=False)) > 1e6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import math
 import re
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -34,9 +32,10 @@ from convlab.checking.outcome import (
     Check,
     TrafficCount,
 )
+from convlab.checking.programs import Tensors, program_with, residual_of
 from convlab.checking.unwritten import Arrays, Ran, unwritten
 from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
-from convlab.ladder.stage import SOURCES
+from convlab.ladder.stage import READ_ONLY, RESIDUAL
 from convlab.problems import workloads
 from convlab.problems.number_types import as_floats
 from convlab.problems.oracle import Oracle, before_relu, random_tensors
@@ -57,7 +56,6 @@ from convlab.tracing import LaunchTrace, trace_steps
 # taken to be endless: that takes seconds.
 ITERATIONS, TIMES = 200_000, 10
 OnProblem = Callable[[str, int, int], object]  # the name, the number from 1, the count of all
-Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def check(
@@ -240,7 +238,7 @@ def _try(
         return replace(answer, failed=", ".join([said, *_notes(error)]), endless=True), findings
     except (Exception, SystemExit) as error:  # whatever somebody's kernel raises is its result
         return replace(answer, failed=raised_by(error)), findings
-    checked = _checked(stage, name, problem, tensors, ran.arrays)
+    checked = _checked(stage, name, problem, tensors, ran.arrays, ran.residual)
     return replace(checked, tile=tile, blocks=blocks, unwritten=ran.unwritten), findings
 
 
@@ -261,20 +259,31 @@ def _stopped(
 
 
 def _checked(
-    stage: Stage, name: str, problem: ConvProblem, tensors: Tensors, arrays: Arrays
+    stage: Stage,
+    name: str,
+    problem: ConvProblem,
+    tensors: Tensors,
+    arrays: Arrays,
+    residual: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Answer:
-    """The answer. ``arrays`` are what the program ran on, ``tensors`` what they held before."""
+    """The answer. ``arrays`` are what the program ran on, ``tensors`` what they held before;
+    ``residual`` is what it added, before and after."""
     input, weight, output, bias = arrays
-    oracle, allowed = Oracle(problem, *tensors), allowances(stage, problem)
+    added, added_now = residual or (None, None)
+    oracle = Oracle(problem, *tensors, residual=added)
+    allowed = allowances(stage, problem)
     if name == RELU:
         output = before_relu(output, oracle.expected)
     checked = oracle.check(output, **allowed)
     where = None
     if not checked.ok:
         where = np.stack([oracle.is_wrong(i, image, **allowed) for i, image in enumerate(output)])
-    sources = zip(SOURCES, (input, weight, bias), tensors, strict=True)
+    before, after = (*tensors, added), (input, weight, bias, added_now)
+    sources = zip(READ_ONLY, after, before, strict=True)
     changed = [
-        source for source, now, was in sources if not np.array_equal(now, was, equal_nan=True)
+        source
+        for source, now, was in sources
+        if was is not None and now is not None and not np.array_equal(now, was, equal_nan=True)
     ]
     failed = f"the kernel wrote to {changed[0]}, which is only to be read" if changed else None
     return Answer(name, problem, checked, failed, where, output=output)
@@ -286,9 +295,15 @@ def _run(
 ) -> Ran:  # fmt: skip
     arrays = _copies(problem, tensors)
     simulator = Simulator(strict, loops=limited_loops(own))
-    plan = Plan(problem, stage, program.tile, simulator, program=program)
-    plan(*arrays)
-    return Ran(arrays, unwritten(plan, arrays))
+    adds = RESIDUAL in program.dtypes
+    plan = Plan(problem, stage, program.tile, simulator, program=program, residual=adds)
+    if not adds:
+        plan(*arrays)
+        return Ran(arrays, unwritten(plan, arrays))
+    residual = residual_of(problem)
+    given = residual.copy()
+    plan(*arrays, residual=given)
+    return Ran(arrays, unwritten(plan, arrays, given), (residual, given))
 
 
 def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
@@ -366,44 +381,6 @@ def _counts_of(*launches: LaunchTrace) -> dict[str, int]:
         counts[f"{of}{BARRIERS}"] += launch.barriers
         counts[f"{of}floating-point operations"] += launch.flops
     return {unit: number for unit, number in counts.items() if number}
-
-
-def main_launch(
-    stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors, output: np.ndarray
-) -> tuple[Launch, list[Any]]:
-    """The last launch of a program and its arrays, after the layout transforms have run."""
-    ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
-    input, weight, bias = tensors
-    for start in ready.steps(input, weight, output, bias)[:-1]:
-        start(None)
-    _, arrays = ready.bound(input, weight, output, bias)[-1]
-    return main_of(program), arrays
-
-
-def program_with(
-    stage: Stage, make: Maker, problem: ConvProblem, tile: Tile | None, **options: object
-) -> Program:
-    """The stage's program with the kernel in the main kernel's place, both with those options.
-    Raises ``ValueError`` where it takes other arguments."""
-    kernel = make(problem, tile, **options)
-    if isinstance(kernel, Program):
-        return replace(kernel, tensors=problem.number_type.in_kernels)
-    program = stage.prepare(problem, tile, **options)
-    main = main_of(program)
-    own, theirs = main.kernel, inspect.signature(kernel.py_func).parameters
-    # A later parameter has a default, which it keeps.
-    ours = [*inspect.signature(own.py_func).parameters][: len(main.arguments)]
-    required = sum(one.default is one.empty for one in theirs.values())
-    if not required <= len(ours) <= len(theirs):
-        raise ValueError(
-            f"{title_of(kernel)} takes ({', '.join(theirs)}): like {stage.name}'s kernel it must "
-            f"take ({', '.join(ours)})"
-        )
-    steps = [
-        replace(step, kernel=kernel) if isinstance(step, Launch) and step.kernel is own else step
-        for step in program.launches
-    ]
-    return replace(program, launches=tuple(steps))
 
 
 def raised_by(error: BaseException) -> str:

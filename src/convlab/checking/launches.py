@@ -10,8 +10,9 @@ from itertools import product
 from typing import NamedTuple
 
 from convlab.checking.loading import Maker, offers
-from convlab.checking.outcome import RELU, SPOILED
+from convlab.checking.outcome import ADDED, ADDED_TOO, RELU, SPOILED
 from convlab.ladder import Launch, Program, Stage, Tile
+from convlab.ladder.stage import RESIDUAL
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.memory_traffic import WARP
 
@@ -85,9 +86,15 @@ FOR_SOME = {
     STAYING: ConvProblem(4, 5, 9, 12, 61, 3, stride=(2, 1), padding=(1, 2)),
     STAYING_TOO: ConvProblem(4, 3, 9, 12, 16, (2, 3), padding=(1, 0)),
 }
+# For kernels that add a tensor: remainders of windows and of channels, by whole 16-byte accesses
+# and, with 21 channels, one by one.
+PROBLEMS[ADDED] = ConvProblem(3, 2, 7, 8, 72, 1)
+PROBLEMS[ADDED_TOO] = ConvProblem(2, 3, 3, 4, 21, 1)
 # What a stage and a kernel may offer.
 OPTIONS: dict[str, dict[str, int]] = {
     RELU: {"relu": True},
+    ADDED: {RESIDUAL: True},
+    ADDED_TOO: {RESIDUAL: True},
     SPLIT: {"splits": 2},
     SPLIT_TOO: {"splits": 2},
     STAYING: {"sm_count": 1},
@@ -186,10 +193,16 @@ def _split(tiny: Tile) -> list[Tile]:
     return [Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T)]
 
 
+def _doubled(tiny: Tile) -> list[Tile]:
+    """Tiles of twice as many channels, and of twice as many windows if a thread may have them."""
+    taller = replace(tiny, M_B=2 * tiny.M_B, M_T=2 * tiny.M_T)
+    return [replace(taller, N_B=2 * tiny.N_B, N_T=2 * tiny.N_T), taller]
+
+
 # Candidates by problem, from the tiny tile; OTHER_DEPTH's, which need the stage, are in tile_for.
 TILES: dict[str, Callable[[Tile], list[Tile]]] = {
     LOW: _low, DEEP: _deep, TALL: _tall, TALL_TOO: _tall, SEVERAL: _wide, SPLIT: _split,
-    SPLIT_TOO: _split, CHUNKS: _wide,
+    SPLIT_TOO: _split, CHUNKS: _wide, ADDED: _doubled,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from convlab.tracing.views import as_html
 
 SPOILED = "NaN and infinities"
 RELU = "ReLU"  # of NaN and infinities too
+ADDED, ADDED_TOO = "a residual", "a residual, few channels"
 BARRIERS = "threads at barriers"
 TRANSFORMS = "transforms: "  # begins the names of counts of the layout transforms
 AS_GOOD = 1.10  # times the stage's count that still is as good

@@ -15,9 +15,9 @@ import numpy as np
 from numba import cuda
 from numba.cuda.core.errors import NumbaPerformanceWarning
 
-from convlab.checking.checker import Tensors, main_launch, program_with
 from convlab.checking.launches import PROBLEMS
 from convlab.checking.loading import maker
+from convlab.checking.programs import Tensors, main_launch, program_with
 from convlab.ladder import Launch, Program, Tile, stage_named
 from convlab.ladder.channels.receptive_field import channel_parallel_field
 from convlab.lessons.limits import running

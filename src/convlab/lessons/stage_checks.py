@@ -19,10 +19,11 @@ from numba.cuda.core import config
 
 from convlab.checking import Check
 from convlab.checking import check as checked
-from convlab.checking.checker import check_also, program_with
+from convlab.checking.checker import check_also
 from convlab.checking.launches import EVERYTHING, main_of
 from convlab.checking.loading import maker
 from convlab.checking.outcome import TRANSFORMS, CompiledKernel
+from convlab.checking.programs import program_with
 from convlab.ladder import Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, refusal

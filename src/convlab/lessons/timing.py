@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from convlab.checking.checker import program_with
 from convlab.checking.loading import maker
+from convlab.checking.programs import program_with
 from convlab.ladder import Program, Tile, short_name, stage_named
 from convlab.lessons.charts import stored
 from convlab.lessons.pictures import Picture, bars

@@ -116,7 +116,8 @@ class _Facts(NamedTuple):
 
 class Oracle:
     """The answer to one convolution, computed once, to check any number of outputs. ``expected``
-    and ``magnitude`` are float64 of ``problem.output_shape``. ``workers`` is how many threads work
+    and ``magnitude`` are float64 of ``problem.output_shape``; so is the shape of a ``residual``,
+    which is added to the sums. ``workers`` is how many threads work
     on many outputs; None is one per core, or fewer if they would need more memory than the answer.
     Raises ``ValueError`` naming a tensor of another shape or dtype than the problem's."""
 
@@ -127,11 +128,15 @@ class Oracle:
         weight: Floats,
         bias: Floats | None = None,
         *,
+        residual: Floats | None = None,
         workers: int | None = None,
     ) -> None:
-        tensors = {"input": input, "weight": weight} | ({} if bias is None else {"bias": bias})
-        for name, tensor in tensors.items():
+        optional = (("bias", bias), ("residual", residual))
+        more = {name: tensor for name, tensor in optional if tensor is not None}
+        for name, tensor in ({"input": input, "weight": weight} | more).items():
             _require_type(name, tensor, problem.number_type)
+        if residual is not None:
+            require_shape("residual", residual, problem.output_shape)
         if workers is not None and workers < 1:
             raise ValueError(f"workers is {workers}: it must be at least 1")
         self.problem = cast(ConvProblem, problem)  # a Gradient has what is read here
@@ -139,7 +144,7 @@ class Oracle:
         self.workers = (workers or workers_for(problem)) if many else 1
         self.expected = reference(problem, input, weight, bias, workers=self.workers)
         self.magnitude = magnitude(problem, input, weight, bias, workers=self.workers)
-        parts = [*input, weight] if bias is None else [*input, weight, bias]
+        parts = [*input, weight, *more.values()]
         facts = each(_Facts.of, parts, self.workers)
         images, weights = facts[: len(input)], facts[len(input)]
         self._finite = self.expected  # the sums of the finite terms
@@ -149,7 +154,9 @@ class Oracle:
         self._cut = self.expected
         if self._finite is not self.expected and any(part.some_small for part in facts):
             self._cut = convolution(problem, input, weight, bias, _without_tf32_zeros, self.workers)
-        self._with_bias = bias is not None
+        self._with_bias, self._with_residual = bias is not None, residual is not None
+        if residual is not None:
+            self._add(as_floats(residual).astype(np.float64))
         self._integers = all(part.integers for part in facts)
         largest = max(image.largest for image in images)
         self._largest_factor = max(largest, weights.largest)
@@ -158,6 +165,15 @@ class Oracle:
         self._too_small = TF32_DENORMAL * (
             some_small * weights.largest + weights.some_small * largest
         )
+
+    def _add(self, residual: Doubles) -> None:
+        """Add a residual to all sums."""
+        ended, finite = self.expected, finite_part(residual)
+        with np.errstate(invalid="ignore"):  # infinities of two signs are NaN
+            self.expected = ended + residual
+            self._finite = self._finite + finite
+            self._cut = self.expected if self._cut is ended else self._cut + residual
+        self.magnitude = self.magnitude + np.abs(finite)
 
     @property
     def bound(self) -> Doubles:
@@ -193,10 +209,10 @@ class Oracle:
             least = roundings_on_tensor_cores(p.K, count)
             always += 2 * count * HALF_DENORMAL  # each cuts a sum that is denormal
         bound = rounding_bound(
-            p.K,
+            p.K + self._with_residual,
             with_bias=self._with_bias,
             integers=integers,
-            least=least,
+            least=least + self._with_residual,
             always=always,
             of_products=of_products,
             output=output,
