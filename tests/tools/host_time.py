@@ -177,8 +177,9 @@ def main() -> None:
         given = (1, 1, 1, 1, "auto", None, "auto", None)
         short_calls.remember(2, (image, weight, vector, None), given, call, asked)
         ready = plan_of(HOST, call.problem, "auto", engine)
-        kept_plans.kept.plans = OrderedDict({(HOST, 0, call.problem, "auto", None): ready})
+        kept_plans.kept.plans = OrderedDict({(HOST, 0, call.problem, "auto", None, ()): ready})
         function = microseconds(lambda: convlab.conv2d(image, weight, vector, 1, 1))
+        assert short_calls.again(2, (image, weight, vector, None), given) is not None
         print(f"{function:6.1f} us  convlab.conv2d")
 
 
