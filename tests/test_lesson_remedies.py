@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import runpy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -261,6 +262,11 @@ def test_an_index_of_a_given_line_is_not_the_learner_s_to_guard():
     linecache.cache["mine.py"] = (len(mine), None, mine.splitlines(keepends=True), "mine.py")
     (mistake,) = of_findings([finding], own="mine.py")
     assert "from the arguments of the call" in mistake.advice
+    unread = replace(finding, kind="uninitialised", what="a[4, 0] is read before anything wrote it")
+    (mistake,) = of_findings([unread], own="mine.py")
+    assert "is the call too early, or is the argument wrong" in mistake.advice
+    (mistake,) = of_findings([unread], own="mine.py", barriers_given=True)
+    assert "the right part stores to every element" in mistake.advice
     makes = "def kernel():\n    a = cuda.shared.array((4, 8), float32)\n    given(a, 4, 0)\n"
     linecache.cache["makes.py"] = (len(makes), None, makes.splitlines(keepends=True), "makes.py")
     (mistake,) = of_findings([finding], own="makes.py")

@@ -84,6 +84,10 @@ OF_A_CALL_WITH_AN_ARRAY = (
     "The line with {0} is given, and your kernel makes {0}: does {0} have the shape that the call "
     "works with? If so, which other argument of the call is wrong?"
 )
+OF_A_READ = (
+    "The line with {0} is given, and it reads an element of {0} that no thread has stored yet: is "
+    "the call too early, or is the argument wrong that says where it reads?"
+)
 OF_A_PART = (
     "The line with {0} is given. Its index is computed from what your part stores or returns: "
     "compare these numbers with the task."
@@ -250,6 +254,8 @@ def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -
     if own and given and finding.kind in GIVEN_LINE:
         of_a_call = OF_A_CALL_WITH_AN_ARRAY if _memory_of(own, finding.array) else OF_A_CALL
         remedy = (of_a_call if calls else OF_A_PART).format(finding.array or "the access")
+    if own and given and calls and finding.kind == "uninitialised" and not barriers_given:
+        remedy = OF_A_READ.format(finding.array or "the array")
     return Mistake(finding.kind, f"{what}.", lines, remedy)
 
 
