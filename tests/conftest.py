@@ -83,6 +83,19 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
+def compiled_once(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another test of this run has compiled, in any process, is not compiled again: its key
+    holds all that machine code depends on. An earlier run's kernels are not found."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all processes of this run
+    monkeypatch.setenv("CONVLAB_CACHE", str(folder / "compiled-once"))
+    monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "512")
+
+
+@pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """CUDA's driver, pretended, for planned calls."""
     from pretended_driver import pretended_driver  # which Numba as its simulator cannot import

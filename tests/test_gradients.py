@@ -206,6 +206,7 @@ def test_a_gradient_is_traced():
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("stage", BACKWARD, ids=lambda stage: stage.name)
 def test_gradients_compile_cleanly(stage):
     if config.ENABLE_CUDASIM:

@@ -70,6 +70,7 @@ CONV9 = {"conv9": PROBLEMS["conv9"]}
 BARRIER = "BAR.SYNC.DEFER_BLOCKING"
 F1, F2, F3 = (types.Array(types.float32, ndim, "C") for ndim in (1, 2, 3))
 BY_EACH = pytest.mark.usefixtures("compiler")
+ONCE = pytest.mark.usefixtures("compiled_once")
 GPUS = pytest.mark.parametrize("capability", CAPABILITIES)
 
 
@@ -101,6 +102,7 @@ def problems_of(stage: Stage, *, each_tile: bool = False) -> dict[str, ConvProbl
     return {name: PROBLEMS[name] for name in names}
 
 
+@ONCE
 @pytest.mark.parametrize("stage", LADDER, ids=lambda stage: stage.name)
 def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_runs_on(
     stage, monkeypatch
@@ -133,6 +135,17 @@ def test_every_kernel_is_within_its_budget_on_the_gpus_that_its_stage_says_it_ru
             with pytest.raises(NotCompiled, match="PTX_COMPILE"):
                 list(lint_stage(anywhere, elsewhere, (gpu,)))
     assert not [row for row in rows if not row.ok]
+
+
+@ONCE
+def test_a_kernel_of_two_stages_is_compiled_once(monkeypatch):
+    """Each stage makes a kernel of its own for the same layout transform."""
+    stages = (stage_named("m10"), stage_named("m11"))
+    first, second = (production_program(stage, PROBLEMS["conv9"]) for stage in stages)
+    assert first.kernels[0].kernel is not second.kernels[0].kernel
+    code = compile_launch(first.kernels[0], first, (9, 0))
+    monkeypatch.setattr(kernels, "_newly_compiled", lambda *_: pytest.fail("compiled again"))
+    assert compile_launch(second.kernels[0], second, (9, 0)) == code
 
 
 def test_two_processes_find_what_one_does():
@@ -209,6 +222,7 @@ def opcodes_of_slices(name: str, layer: str) -> list[str]:
     return opcodes[opcodes.index(BARRIER) + 1 :] if name == "m11" else opcodes
 
 
+@ONCE
 @pytest.mark.parametrize("layer", ["conv8", "conv9"])
 @pytest.mark.parametrize(
     ("name", "order", "barriers"),
@@ -228,6 +242,7 @@ def test_what_is_prefetched_is_asked_for_before_the_arithmetic(name, order, barr
     assert opcodes.count(BARRIER) == barriers
 
 
+@ONCE
 @pytest.mark.parametrize("layer", ["conv8", "conv9", "conv12"])
 def test_m11_multiplies_while_it_waits(layer):
     """At least nine tenths of a slice's multiply-adds come after the last of its loads and before
@@ -486,6 +501,7 @@ SPLIT = [
 TILES = [Tile(M_B, N_B, 16, M_T, N_T) for M_B, N_B, M_T, N_T in tile_heuristic.M15.rates]
 
 
+@ONCE
 @pytest.mark.parametrize(
     ("tile", "problem"),
     [*((tile, SPLIT[0]) for tile in TILES), *((TILES[0], problem) for problem in SPLIT[1:])],

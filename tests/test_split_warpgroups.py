@@ -110,6 +110,7 @@ def test_the_model_splits_where_tiles_are_few() -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.skipif(bool(config.ENABLE_CUDASIM), reason="the gate compiles for real")
 @pytest.mark.parametrize("problem", [LATE, replace(LATE, height=8, width=8)], ids=str)
 def test_split_k_keeps_as_many_blocks_resident_as_t05_and_spills_nothing(

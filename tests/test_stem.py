@@ -201,6 +201,7 @@ def test_padding_spreads_the_loads_over_the_banks() -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiled_once")
 @stems
 def test_stems_do_not_spill(problem: ConvProblem) -> None:
     for dtype in HALVES:

@@ -317,6 +317,7 @@ def test_split_sums_are_cleared_first_and_whole_ones_are_not_split(options):
 
 
 @pytest.mark.gate
+@pytest.mark.usefixtures("compiled_once")
 @pytest.mark.parametrize("problem", [*map(paper_layer, ("conv1", "conv7", "conv12")), FEW_FILTERS])
 def test_every_candidate_keeps_its_sums_in_registers(problem):
     """And takes no more of them than let the blocks live that the tile is for."""
