@@ -71,6 +71,16 @@ def test_relu_of_what_is_not_finite_runs_once_a_stage_and_is_right(engine):
         assert result.ok, result
 
 
+def test_a_residual_is_added_once_a_stage_and_right(engine):
+    found = [case for case in sanitizers.cases(LADDER) if "residual" in case.switches]
+    assert [case.stage for case in found] == [one for one in LADDER if "residual" in one.options]
+    able, _ = stages_for(engine)
+    for case in (one for one in found if one.stage in able):
+        small = case._replace(tile=case.stage.tiny_tile, problem=case.stage.adapted(SMALL))
+        result = sanitizers.check(small, engine)
+        assert result.ok, result
+
+
 @pytest.mark.parametrize("stage", [T03, T05], ids=["t03", "t05"])
 def test_what_is_wrong_with_it_is_found(stage, monkeypatch, engine):
     if stage not in stages_for(engine)[0]:

@@ -43,6 +43,7 @@ from convlab.ladder import (
     splits_for,
     stage_named,
 )
+from convlab.ladder.stage import RESIDUAL
 from convlab.measuring import table
 from convlab.measuring.machine import environment
 from convlab.problems.oracle import CheckResult, Oracle, before_relu, random_tensors
@@ -77,7 +78,8 @@ INFINITE = ConvProblem(2, 5, 7, 5, 67, 3, padding=1)
 
 
 class SanitizedRun(NamedTuple):
-    """One run of a stage; with ReLU, the input has an infinity."""
+    """One run of a stage; with ReLU, the input has an infinity. A residual is added to an output of
+    many channels."""
 
     problem: ConvProblem
     stage: Stage
@@ -109,6 +111,9 @@ def cases(stages: tuple[Stage, ...]) -> Iterator[SanitizedRun]:
         if "relu" in stage.options:
             tile = production_tile(stage, infinite, relu=True)
             yield SanitizedRun(infinite, stage, tile, {"relu": True})
+        if RESIDUAL in stage.options:
+            tile = production_tile(stage, wide, residual=True)
+            yield SanitizedRun(wide, stage, tile, {RESIDUAL: True})
 
 
 def check(case: SanitizedRun, engine: Engine) -> CheckResult:
@@ -122,10 +127,15 @@ def check(case: SanitizedRun, engine: Engine) -> CheckResult:
     input, weight, bias = (engine.to_device(tensor, problem.dtype) for tensor in tensors)
     unwritten = np.full(problem.output_shape, np.nan, np.float32)
     output = engine.to_device(unwritten, problem.dtype)
+    residual = added = None
+    if switches.get(RESIDUAL, False):
+        residual = np.resize(tensors[0], problem.output_shape)
+        added = engine.to_device(residual, problem.dtype)
     Plan(problem, stage, tile, engine, workspace_limit=None, program=None, **switches)(
-        input, weight, output, bias
+        input, weight, output, bias, residual=added
     )
-    oracle, found = Oracle(problem, *tensors), engine.to_host(output, problem.dtype)
+    oracle = Oracle(problem, *tensors, residual=residual)
+    found = engine.to_host(output, problem.dtype)
     found = before_relu(found, oracle.expected) if relu else found
     return oracle.check(found, **allowances(stage, problem))
 
