@@ -24,7 +24,8 @@ from convlab.running import engines
 from convlab.running.engines import address_of, gpu
 from convlab.running.engines.gpu import Gpu
 from convlab.running.engines.kernels import argument_types
-from convlab.running.plans import Plan, _pick
+from convlab.running.launch_arguments import pick
+from convlab.running.plans import Plan
 
 if config.ENABLE_CUDASIM:
     pytest.skip("Numba runs as its CUDA simulator: it has no launch", allow_module_level=True)
@@ -62,7 +63,7 @@ def view_of(argument: Argument, arrays: dict[str, DeviceNDArray]) -> DeviceNDArr
     """The array that a plan hands to a launch, cut out as NumPy cuts an array of that shape."""
     whole = arrays[str(argument)]
     host = np.empty(whole.shape, whole.dtype)
-    part = _pick(argument, {str(argument): host})
+    part = pick(argument, {str(argument): host})
     behind = part.ctypes.data - host.ctypes.data
     return device_array(part.shape, address_of(whole) + behind, whole.dtype)
 

@@ -13,7 +13,7 @@ from convlab.problems.oracle import check_output, random_tensors
 from convlab.problems.unfold import unfold, unfold_einsum
 from convlab.running.engines import choose
 from convlab.running.engines.gpu import in_float32
-from convlab.running.plans import _pick
+from convlab.running.launch_arguments import pick
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is optional")
 
@@ -60,7 +60,7 @@ def test_library_calls_are_any_library_s(name, limited):
     arrays |= {buffer.name: np.full(buffer.shape, np.nan, np.float32) for buffer in program.buffers}
     simulator = choose("simulator")
     for step in program.launches:
-        picked = [_pick(argument, arrays) for argument in step.arguments]
+        picked = [pick(argument, arrays) for argument in step.arguments]
         if isinstance(step, LibraryCall):
             step.function(torch, *map(torch.from_numpy, picked))
         else:

@@ -17,7 +17,7 @@ from convlab.ladder.stage import Flat, Launch, Program
 from convlab.running.engines import launching, tensor_maps
 from convlab.running.engines.driver import LaunchRefused
 from convlab.running.engines.kernels import argument_types
-from convlab.running.plans import _arguments
+from convlab.running.launch_arguments import arguments_of
 
 WINDOWS = WindowMap(
     "input", shape=(3, 9, 7, 64), kernel=(3, 2), stride=(2, 1), padding=(1, 0),
@@ -141,7 +141,7 @@ def test_a_simulator_gets_the_map_with_its_array() -> None:
         "input": np.zeros(WINDOWS.shape, np.uint16),
         "weight": np.zeros((6, 256), np.float32),
     }
-    windows, box, _ = _arguments(PROGRAM.launches[0], numbers | {"output": np.zeros(4)})
+    windows, box, _ = arguments_of(PROGRAM.launches[0], numbers | {"output": np.zeros(4)})
     assert isinstance(windows, BoundMap)
     assert windows.array is numbers["input"]
     assert box.map is BOX

@@ -119,6 +119,14 @@ def reduced_stage(engine: Engine, problem: ConvProblem, adds_residual: bool = Fa
     return found
 
 
+def why_no_residual(stage: Stage, value: object) -> str:
+    """Return why a stage refuses ``residual=True``."""
+    adding = ", ".join(stage.name for stage in ladder.LADDER if RESIDUAL in stage.options)
+    return (
+        f"residual is {shown(value)}: stage {stage.name} adds no tensor; those that do are {adding}"
+    )
+
+
 def has_stage_for(engine: Engine, dtype: str, channels: tuple[int, int]) -> bool:
     """Return whether some stage of the engine takes numbers of that type, and so many input and
     output channels."""

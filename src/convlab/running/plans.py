@@ -10,14 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from convlab.device import BoundMap, BoxMap, WindowMap
-from convlab.ladder import LADDER, Stage, Tile, production_program, production_tile
+from convlab.ladder import Stage, Tile, production_program, production_tile
 from convlab.ladder.stage import (
     RESIDUAL,
     SOURCES,
-    Argument,
-    Flat,
-    Images,
     Program,
     Step,
 )
@@ -25,7 +21,7 @@ from convlab.problems.arrays import Array, ArrayT
 from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.problem import ConvProblem
 from convlab.running.able_stages import check_runs
-from convlab.running.chosen_stages import asked_stage, stage_for
+from convlab.running.chosen_stages import asked_stage, stage_for, why_no_residual
 from convlab.running.engines import (
     Engine,
     Stream,
@@ -33,6 +29,7 @@ from convlab.running.engines import (
     check_aligned,
     choose,
 )
+from convlab.running.launch_arguments import arguments_of
 from convlab.running.simulated_time import announced
 from convlab.running.tuned import tuned_tile
 from convlab.support.host_memory import check_memory
@@ -201,7 +198,7 @@ class Plan:
         arrays = {name: self.engine.for_kernels(array) for name, array in arrays.items()}
         lent = zip(self.program.buffers, workspace, strict=False)
         arrays |= self._own | {buffer.name: array for buffer, array in lent}
-        return [(step, _arguments(step, arrays)) for step in self.program.launches]
+        return [(step, arguments_of(step, arrays)) for step in self.program.launches]
 
     def _added(self, residual: Array | None) -> tuple[Array, ...]:
         """Return what a call adds. Raises ``TypeError`` where there is no residual for a plan that
@@ -242,7 +239,7 @@ class Plan:
         for step, start in zip(program.launches, own._starts, strict=True):
             names = {str(argument) for argument in step.arguments}
             if others.isdisjoint(names):
-                start(_arguments(step, arrays), stream)
+                start(arguments_of(step, arrays), stream)
             else:
                 others |= names - set(SOURCES)
                 rest.append(step)
@@ -317,7 +314,7 @@ def plan(
     for name, value in switches.items():
         if name not in chosen_stage.switches + chosen_stage.options:
             if name == RESIDUAL:
-                raise ValueError(_no_residual(chosen_stage, value))
+                raise ValueError(why_no_residual(chosen_stage, value))
             known = ", ".join(chosen_stage.switches + chosen_stage.options) or "none"
             raise ValueError(f"switch {shown(name)} is not one of {chosen_stage.name}'s: {known}")
         if not isinstance(value, bool):
@@ -336,14 +333,6 @@ def plan(
             "once, so it must be None"
         )
     return Plan(problem, chosen_stage, tile, chosen, workspace_limit, None, **switches)
-
-
-def _no_residual(stage: Stage, value: object) -> str:
-    """Return why a stage refuses ``residual=True``."""
-    adding = ", ".join(stage.name for stage in LADDER if RESIDUAL in stage.options)
-    return (
-        f"residual is {shown(value)}: stage {stage.name} adds no tensor; those that do are {adding}"
-    )
 
 
 def check_asked(problem: object, tile: object) -> None:
@@ -404,23 +393,6 @@ def tile_by_rule(
     """Return the stage's production tile on the engine's GPU, without regard to remembered
     tiles."""
     return production_tile(stage, problem, engine.sm_count(), **switches)
-
-
-def _arguments(step: Step, arrays: dict[str, Any]) -> list[Any]:
-    return [_pick(argument, arrays) for argument in step.arguments]
-
-
-def _pick(argument: Argument, arrays: dict[str, Any]) -> Any:
-    if isinstance(argument, Images):
-        return arrays[argument.name][argument.start : argument.stop]
-    if isinstance(argument, BoxMap | WindowMap):
-        return BoundMap(argument, arrays[argument.of])
-    if not isinstance(argument, Flat):
-        return arrays[argument]
-    array = _pick(argument.of, arrays)
-    if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
-        raise ValueError(f"{argument} is not C-contiguous: a plan's arrays must be")
-    return array.reshape(-1)
 
 
 def with_tile(stage: Stage, tile: Tile | None) -> Stage:
