@@ -51,7 +51,7 @@ ANSWERS = {
         wrong("a slice too far", "answer", (NEXT, NEXT.replace("slice_,", "slice_ + 1,"))),
         wrong("the slice before", "answer", (NEXT, NEXT.replace("slice_,", "slice_ - 1,"))),
         wrong("no group after the next slice", "copy in flight", (NEXT, "            if slice_ + IN_FLIGHT < SLICES:\n    " + NEXT)),
-        wrong("started after the wait", "shared race", (NEXT, ""), (BARRIER, BARRIER.replace("                cuda", "                cuda") + "    " + NEXT)),
+        wrong("started after the wait", "copy in flight", (NEXT, ""), (BARRIER, BARRIER.replace("                cuda", "                cuda") + "    " + NEXT)),
         wrong("started into the stage in use", "shared race", (NEXT, NEXT.replace("free", "pipe"))),
         right("by the number in flight", (WAIT, CASES.format("IN_FLIGHT == 1"))),
         right("by the number of pipeline stages", (WAIT, CASES.format("DEPTH == 3"))),
