@@ -64,6 +64,7 @@ def losses(way: str, rank: int, device: torch.device, ours: bool) -> list[float]
 
 def main() -> None:
     way, rank, processes, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    torch.backends.cudnn.allow_tf32 = False  # losses are compared to float32's accuracy
     on_gpus = torch.cuda.device_count() >= processes
     device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")
     if on_gpus:

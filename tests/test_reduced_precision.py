@@ -153,3 +153,20 @@ def test_tf32_is_computed_in_a_call():
     assert not oracle.check(output).ok
     exact = convlab.conv2d(*tensors, engine="simulator", precision="float32")
     assert oracle.check(exact).ok
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"in_channels": 64, "out_channels": 64}, "h06_window_rows"),
+        ({"in_channels": 64, "out_channels": 255}, "h07_any_channels"),
+        ({"in_channels": 3, "out_channels": 64}, "h04_stem"),
+        ({"in_channels": 48, "out_channels": 64, "padding": 1}, "h04_stem"),  # slices not full
+        ({"in_channels": 16, "out_channels": 64}, "h06_window_rows"),  # rows fill them
+    ],
+    ids=str,
+)
+def test_which_stage_computes_16_bits_on_hopper(changes, name):
+    hopper = PretendedGpu(capability=(9, 0))
+    problem = ConvProblem(1, 3, 16, 16, 5, 3, dtype="bfloat16", channels_last=True)
+    assert stage_for("auto", hopper, replace(problem, **changes)) is stage_named(name)

@@ -256,9 +256,9 @@ def unfold(results: Results) -> Shown:
 BENCH = ("bench_h200.json", "`convlab bench`")
 
 
-def of_cases(title: str, cases: str, show: Callable[[Any], Shown]) -> Section:
-    """Return the section that shows a file of ``convlab bench --cases``."""
-    return Section(title, f"{cases}_h200.json", f"`convlab bench --cases {cases}`", show)
+def of_cases(title: str, cases: str, show: Callable[[Any], Shown], gpu: str = "h200") -> Section:
+    """Return the section that shows a file of ``convlab bench --cases``, measured on that GPU."""
+    return Section(title, f"{cases}_{gpu}.json", f"`convlab bench --cases {cases}`", show)
 
 
 ARTICLES = "Accelerating 2D Convolutions on GPU: Figures 1 to 4, speedups over C++"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ladder_results
 import papers
 import sanitizers
 from ladder_results import HEADLINE
+from model_tables import inference_table, models_table, training_table
 from papers import RESULTS
 
 from convlab.ladder import LADDER, short_name
@@ -73,44 +75,114 @@ def sizes_tables(results: Results) -> papers.Shown:
     return "\n".join(filter(None, (table(columns, means), table(head, lines)))), ()
 
 
-# The systems of ``--cases precisions`` that are compared, by the type in a layer's name.
+# The systems of ``--cases precisions`` that are compared, by the type in a layer's name, and what
+# follows the layer's name in each layout that convlab has for it.
 OF_TYPES = {
-    "bfloat16": ("auto", TORCH_16_BITS),
-    "float16": ("auto", TORCH_16_BITS),
-    "tf32": (AUTO_TF32, TORCH_TF32),
+    "bfloat16": ("auto", TORCH_16_BITS, ("bfloat16",)),
+    "float16": ("auto", TORCH_16_BITS, ("float16",)),
+    "tf32": (AUTO_TF32, TORCH_TF32, ("tf32", "tf32-last")),
 }
+CHANNELS_LAST = ("bfloat16", "float16", "tf32-last")
+THREE_CHANNELS = tuple(name for name in LAYER_NAMES if paper_layer(name).in_channels == 3)
+LAYER_GROUPS = {
+    "the twelve layers": LAYER_NAMES,
+    "the four with three channels": THREE_CHANNELS,
+    "21 others, 32 images": tuple(unseen_layers([NETWORK_BATCH])),
+    "stems and odd channels": tuple(STEMS),
+}
+
+
+class InOneType(NamedTuple):
+    """The faster layout's rows of a layer in one type, convlab's and PyTorch's."""
+
+    layout: str
+    ours: ResultRow
+    torch: ResultRow
+
+    @property
+    def ratio(self) -> float:
+        """PyTorch's time over convlab's."""
+        assert self.ours.time_ms is not None
+        assert self.torch.time_ms is not None
+        return self.torch.time_ms / self.ours.time_ms
+
+
+def in_one_type(results: Results, name: str, kind: str) -> InOneType | None:
+    """Return a layer's rows in a type; None if convlab or PyTorch has no number there."""
+    ours, baselines, words = OF_TYPES[kind]
+    auto, torch = contender(results, ours), Contender(results, "PyTorch", "", baselines)
+    keys = {layer: (layer, batch) for layer, batch in results.layers()}
+    named = [keys[f"{name} {word}"] for word in words if f"{name} {word}" in keys]
+    own, others = (
+        [row for key in named if (row := one.best(key)) is not None] for one in (auto, torch)
+    )
+    if not own or not others:
+        return None
+    best, other = (min(rows, key=lambda row: row.time_ms or math.inf) for rows in (own, others))
+    last = best.layer.endswith(CHANNELS_LAST)
+    return InOneType("channels last" if last else "channels first", best, other)
 
 
 def precisions_tables(results: Results) -> papers.Shown:
     """Return two tables: for each type and group of layers auto's speedup over the faster of
-    PyTorch's two layouts, and each layer's times."""
-    three = [name for name in LAYER_NAMES if paper_layer(name).in_channels == 3]
-    groups = {
-        "the twelve layers": LAYER_NAMES,
-        "the four with three channels": three,
-        "21 others, 32 images": tuple(unseen_layers([NETWORK_BATCH])),
-        "stems and odd channels": tuple(STEMS),
-    }
+    PyTorch's two layouts, and each layer's times. In TF32 convlab too has two layouts."""
     means, lines = [], []
-    for kind, (ours, baselines) in OF_TYPES.items():
-        auto, torch = contender(results, ours), Contender(results, "PyTorch", "", baselines)
-        keys = {name: (name, batch) for name, batch in results.layers()}
-        over = dict(zip(results.layers(), auto.over(torch).by_layer, strict=True))
-        for group, names in groups.items():
-            asked = [keys[f"{name} {kind}"] for name in names if f"{name} {kind}" in keys]
-            speedup = Speedup([over[key] for key in asked])
-            if ratios := speedup.known:
-                values = (speedup.mean, min(ratios))
-                cells = f"{len(ratios)} of {len(names)}", *(f"{value:.2f}" for value in values)
-                means.append((kind, group, *cells))
-            for key in asked:
-                if (ratio := over[key]) is not None:
-                    times = _time(auto.best(key)), _time(torch.best(key))
-                    lines.append((key[0], *times, f"{ratio:.2f}"))
+    for kind in OF_TYPES:
+        for group, names in LAYER_GROUPS.items():
+            found = {name: in_one_type(results, name, kind) for name in names}
+            known = {name: one for name, one in found.items() if one is not None}
+            if not known:
+                continue
+            speedup = Speedup([one.ratio for one in known.values()])
+            least = min(known, key=lambda name: known[name].ratio)
+            values = f"{speedup.mean:.2f}", f"{known[least].ratio:.2f} ({least})"
+            means.append((kind, group, f"{len(known)} of {len(names)}", *values))
+            lines += [
+                (
+                    f"{name} {kind}",
+                    one.layout,
+                    _time(one.ours),
+                    _time(one.torch),
+                    f"{one.ratio:.2f}",
+                )
+                for name, one in known.items()
+            ]
     columns = ("type", "layers", "measured", "geometric mean over PyTorch", "least")
-    head = ("layer", "convlab ms", "PyTorch ms, the faster layout", "PyTorch / convlab")
+    head = ("layer", "convlab's", "ms", "PyTorch ms, the faster layout", "PyTorch / convlab")
     each = table(head, list(dict.fromkeys(lines)))  # three channels are in two groups
     return "\n".join(filter(None, (table(columns, means), each))), ()
+
+
+def unseen_tables(results: Results) -> papers.Shown:
+    """Return two tables: for each batch the speedup of auto, and of the stages that it chooses
+    from, over PyTorch in float32, and each layer's times."""
+    torch = contender(results, analysis.TORCH)
+    names = results.names("stage")
+    means, lines = [], []
+    for batch in sorted({batch for _, batch in results.layers()}):
+        keys = [key for key in results.layers() if key[1] == batch]
+        for name in names:
+            over = dict(
+                zip(results.layers(), contender(results, name).over(torch).by_layer, strict=True)
+            )
+            ratios = [ratio for key in keys if (ratio := over[key]) is not None]
+            speedup = Speedup(ratios)
+            below = sum(ratio < 1 for ratio in ratios)
+            values = f"{speedup.mean:.2f}", f"{min(ratios):.2f}", str(below)
+            measured = f"{len(ratios)} of {len(unseen_layers([batch]))}"
+            means.append((short_name(name), str(batch), measured, *values))
+        auto = contender(results, "auto")
+        for key in keys:
+            mine, theirs = auto.best(key), torch.best(key)
+            if mine is not None and theirs is not None and mine.time_ms and theirs.time_ms:
+                stage = (mine.algorithm or "").split(" ")[0]
+                ratio = f"{theirs.time_ms / mine.time_ms:.2f}"
+                lines.append(
+                    (key[0], str(batch), short_name(stage), _time(mine), _time(theirs), ratio)
+                )
+    columns = ("stage", "images", "measured", "geometric mean over PyTorch", "least", "below 1")
+    head = ("layer", "images", "auto takes", "convlab ms", "PyTorch ms", "PyTorch / convlab")
+    return f"{table(columns, means)}\n{table(head, lines)}", ()
 
 
 def grouped_tables(results: Results) -> papers.Shown:
@@ -292,7 +364,8 @@ def _registers_used(kernel: Mapping[str, Any]) -> str:
 # The sections that show one file of results each, by their names in pages.
 SECTIONS = {
     "sizes": papers.of_cases("", "sizes", sizes_tables),
-    "precisions": papers.of_cases("", "precisions", precisions_tables),
+    "precisions": papers.of_cases("", "precisions", precisions_tables, "h100"),
+    "unseen": papers.of_cases("", "unseen", unseen_tables, "h100"),
     "grouped": papers.of_cases("", "grouped", grouped_tables),
     "gradients": papers.of_cases("", "gradients", gradients_tables),
     "sanitizers": papers.Section(
@@ -305,6 +378,16 @@ SECTIONS = {
     "routes": papers.Section(
         "", "routes_h100.json", "`convlab ladder --layer conv9 --json` and `convlab lint --json`",
         routes_table, of_rows=False,
+    ),
+    "models": papers.Section(
+        "", "models_h100.json", "`convlab bench --cases models`", models_table, of_rows=False
+    ),
+    "inference": papers.Section(
+        "", "inference_h100.json", "`convlab bench --cases inference`", inference_table,
+        of_rows=False,
+    ),
+    "training": papers.Section(
+        "", "training_h100.json", "`convlab bench --cases training`", training_table, of_rows=False
     ),
     "stage-mutants": papers.Section(
         "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False

@@ -8,6 +8,8 @@ from functools import lru_cache
 from convlab import ladder
 from convlab.ladder import BACKWARD, GROUPED, Stage, short_name, stage_named
 from convlab.ladder.gradients.g02_exchanged_roles import through
+from convlab.ladder.half_precision.h01_panels import TERMS
+from convlab.ladder.half_precision.h06_window_rows import has_rows
 from convlab.ladder.stage import RESIDUAL, Capability
 from convlab.ladder.stage_choice import fastest
 from convlab.problems.gradient import Gradient, Problem
@@ -24,6 +26,9 @@ AUTO_STAGE_SIMULATOR = "m01_direct"
 # For 16 bits on a GPU the first that takes a problem: h06 and h07 need input channels in sixteens,
 # h06 also output channels in 32s, h04 a filter that fits shared memory, h01 whole 16-byte copies.
 AUTO_STAGES_16_BITS = ("h06_window_rows", "h07_any_channels", "h04_stem", "h01_panels")
+# With fewer channels than a panel has terms, copies reach past the channels, which the copy engine
+# is slow at, unless rows of windows fill the slices: h04 goes first.
+FEW_CHANNELS_16_BITS = ("h04_stem", "h06_window_rows", "h07_any_channels", "h01_panels")
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
 PRECISIONS = ("float32", "tf32")
 
@@ -158,8 +163,9 @@ def _last_that_takes(
     channels = (problem.in_channels, problem.out_channels)
     C_i, C_o = (count // problem.groups for count in channels)
     one_group = replace(problem, in_channels=C_i, out_channels=C_o, groups=1)
-    preferred = [stage for stage in stages if is_gpu and stage.name in AUTO_STAGES_16_BITS]
-    preferred.sort(key=lambda stage: AUTO_STAGES_16_BITS.index(stage.name))
+    order = FEW_CHANNELS_16_BITS if C_i < TERMS and not has_rows(one_group) else AUTO_STAGES_16_BITS
+    preferred = [stage for stage in stages if is_gpu and stage.name in order]
+    preferred.sort(key=lambda stage: order.index(stage.name))
     # Of the others first those of the problem's layout: the tensors of another are copied.
     others = sorted(
         reversed(stages), key=lambda stage: stage.channels_last is not problem.channels_last
