@@ -20,17 +20,18 @@ from pretended_gpu import PretendedGpu
 from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
 from convlab.running import compile_ahead as ahead
-from convlab.running.chosen_stages import stage_of_layer
 from convlab.running.compile_ahead import compile_ahead
 from convlab.running.compile_worker import Wanted
 from convlab.running.engines import kernel_identity, kernels
 from convlab.running.engines.kernels import compile_launch
-from convlab.running.plans import program_for
 
 PROBLEM = ConvProblem(3, 8, 9, 7, 16, (3, 2), stride=(2, 1), padding=1)
 GPU = PretendedGpu("a GPU that is not here", (9, 0), 132)
 # The second has the first's layout transform, the third four of its own.
 WANTED = [Wanted(PROBLEM, "m08"), Wanted(PROBLEM, "m01"), Wanted(Gradient(PROBLEM, "input"), "m01")]
+# Kernels that also do what follows a convolution.
+HALVES = ConvProblem(2, 16, 5, 5, 32, 1, dtype="bfloat16", channels_last=True)
+WANTED += [Wanted(HALVES, options=options) for options in (("relu",), ("relu", "residual"))]
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +54,7 @@ def all_names(wanted: list[Wanted] = WANTED) -> list[str]:
     """Compile, or find, every kernel as plans on the engine would; return their names."""
     names = []
     for one in wanted:
-        stage = stage_of_layer(one.stage, GPU, one.problem)
-        program = program_for(one.problem, stage, one.tile, GPU)
+        program = one.program(GPU)
         names += [launch.name for launch in program.kernels]
         for launch in program.kernels:
             assert compile_launch(launch, program, (9, 0)).capability == (9, 0)
