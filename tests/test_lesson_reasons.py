@@ -99,11 +99,10 @@ def test_a_layout_transform_with_too_many_sectors_is_named_by_its_line(monkeypat
     small = ConvProblem(1, 2, 6, 6, 2, 3, padding=1)
     monkeypatch.setattr(stage_checks, "MODEL", small)
     stage, row = stage_named("m09"), row_of(f"{TRANSFORMS}sectors stored", 9, 1)
-    kernels, traces = stage_checks._traces(stage, None)
+    traces = stage_checks._traces.__wrapped__(stage)
     fewer = replace(traces[0], accesses=())
-    found = iter([(kernels, traces), (kernels, (fewer, *traces[1:]))])
-    monkeypatch.setattr(stage_checks, "_traces", lambda stage, made: next(found))
-    hint = stage_checks._hints(stage, stage.prepare, [row])[feedback.MEMORY]
+    monkeypatch.setattr(stage_checks, "_traces", lambda stage: (fewer, *traces[1:]))
+    hint = stage_checks._hints(stage, stage.prepare, traces, [row])[feedback.MEMORY]
     assert "windows" in hint.advice or "input" in hint.advice
     assert hint.lines
 
@@ -364,3 +363,25 @@ def test_functions_that_are_filled_in_are_checked_while_others_are_empty(tmp_pat
     nothing = checked_parts(capstone(tmp_path, empty=everything))
     assert nothing.reasons == (feedback.UNFILLED,)
     assert nothing.mistakes[0].lines[0].code == "raise NotImplementedError()"
+
+
+def test_the_launches_that_were_counted_are_not_traced_again_for_hints(monkeypatch):
+    """That took a third of the check of a slow kernel."""
+    traced, trace_steps = [], checker.trace_steps
+
+    def counted(plan, *arrays, **options):
+        traced.append(plan)
+        return trace_steps(plan, *arrays, **options)
+
+    monkeypatch.setattr(checker, "trace_steps", counted)
+    monkeypatch.setattr(stage_checks, "trace_steps", counted)
+    stage = stage_named("m02")
+    stage_checks._traces.cache_clear()
+    checker._counts_of_stage.cache_clear()
+    found = lessons.check(lambda problem: main_kernel(stage, problem), "m02", at_most=0.5)
+    assert found.reasons == (feedback.COUNTS,)
+    assert len(traced) == 3  # the learner's once; the stage's for the counts and for the hints
+
+
+def main_kernel(stage, problem):
+    return stage.prepare(problem, None).launches[-1].kernel

@@ -107,9 +107,10 @@ def check(
     counts: dict[str, int] = {}
     model = chosen_stage.adapted(model or workloads.MODEL)
     tried = planned(chosen_stage, made)
+    launches: list[LaunchTrace] = []
     trying = attempts(
-        chosen_stage, made, seed, model,
-        tried=tried, on_problem=on_problem, first_findings=first_findings,
+        chosen_stage, made, seed, model, tried=tried, on_problem=on_problem,
+        first_findings=first_findings, on_counted=launches.extend,
     )  # fmt: skip
     for answer, findings, counted in trying:
         counts = counted
@@ -130,6 +131,7 @@ def check(
         counts=(),
         machine=machine,
         planned=len(tried) + 1,
+        launches=tuple(launches),
     )
     if not checked.ok:
         return checked
@@ -146,6 +148,7 @@ def compared_with(
     )
 
 
+OnCounted = Callable[[Sequence[LaunchTrace]], None]
 Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, where it has any
 
 
@@ -153,11 +156,12 @@ def attempts(
     stage: Stage, make: Maker, seed: int, model: ConvProblem, *,
     tried: Sequence[Planned] | None = None,
     first_findings: bool = False, on_problem: OnProblem = lambda name, number, count: None,
+    on_counted: OnCounted = lambda launches: None,
 ) -> Iterator[Attempt]:  # fmt: skip
     """Try the problems ``tried`` one by one, by default all that are planned, and the larger ones
     only while nothing is wrong: what is wrong shows better in small ones. The last is ``model``,
     which is counted. With ``first_findings`` problems after the first one with findings run without
-    checks."""
+    checks. ``on_counted`` gets the traces that are counted."""
     right, strict = True, True
     tried = planned(stage, make) if tried is None else tried
     for number, (name, problem, tile, options, if_right) in enumerate(tried, 1):
@@ -174,7 +178,7 @@ def attempts(
             return  # each problem would take as long
     if right:
         on_problem(COUNTED, len(tried) + 1, len(tried) + 1)
-        yield _counted(stage, make, model, seed)
+        yield _counted(stage, make, model, seed, on_counted)
 
 
 def check_also(
@@ -338,7 +342,10 @@ def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None) -> int:
     return most - loops.left
 
 
-def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Attempt:
+def _counted(
+    stage: Stage, make: Maker, problem: ConvProblem, seed: int,
+    on_counted: OnCounted = lambda launches: None,
+) -> Attempt:  # fmt: skip
     tile = stage.model_tile or stage.tiny_tile
     program = program_with(stage, make, problem, tile)
     ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
@@ -353,6 +360,7 @@ def _counted(stage: Stage, make: Maker, problem: ConvProblem, seed: int) -> Atte
     if fault is None and not any(launch.findings for launch in launches):
         answer = _checked(stage, COUNTED, problem, tensors, arrays)
         answer = replace(answer, tile=tile, blocks=math.prod(main_of(program).grid))
+        on_counted(launches)
         return answer, (), _counts_of(*launches)
     answer, findings = _try(stage, make, COUNTED, problem, tile, seed)  # says what is wrong
     if fault is not None and answer.ok and not findings:

@@ -6,7 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from rich.text import Text
@@ -17,6 +17,7 @@ from convlab.problems.oracle import CheckResult
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.findings import Finding
 from convlab.support.installing import how_to_install
+from convlab.tracing import LaunchTrace
 from convlab.tracing.views import as_html
 
 SPOILED = "NaN and infinities"
@@ -136,7 +137,8 @@ class CompiledKernel:
 @dataclass(frozen=True)
 class Check:
     """The result of a check. ``counts`` are empty for a wrong answer: they would mean nothing.
-    ``planned`` is the number of problems on which a right kernel is tried."""
+    ``planned`` is the number of problems on which a right kernel is tried, and ``launches`` are the
+    traces that are counted."""
 
     kernel: str
     stage: str
@@ -145,6 +147,7 @@ class Check:
     counts: tuple[TrafficCount, ...]
     machine: CompiledKernel | None = None
     planned: int = 0
+    launches: tuple[LaunchTrace, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def wrong(self) -> list[Answer]:

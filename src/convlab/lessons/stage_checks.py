@@ -97,7 +97,7 @@ def check(
         given = bool(getattr(made, "is_part", False)) and "sync" not in _text_of(made)
         told = feedback_on(found, at_most, seed, refused, notes, own, barriers_given=given)
         if too_much := [row for row in told.rows if not row.ok]:
-            hints = _hints(chosen_stage, made, too_much)
+            hints = _hints(chosen_stage, made, found.launches, too_much)
             return feedback.checked_by_counts(told.right, told.rows, hints, told.notes)
         if not told.passed or not in_order:
             return told
@@ -174,10 +174,15 @@ def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:
     return (joined(told),)
 
 
-def _hints(stage: Stage, made: Any, rows: Sequence[Row]) -> dict[str, Hint]:
-    """Return the lines that cause most of the counts that are too high."""
+def _hints(
+    stage: Stage, made: Any, yours: Sequence[LaunchTrace], rows: Sequence[Row]
+) -> dict[str, Hint]:
+    """Return the lines that cause most of the counts that are too high. ``yours`` are the launches
+    that have been counted."""
     with running(seconds=PICTURE_SECONDS):
-        (kernels, yours), (_, ours) = (_traces(stage, one) for one in (made, None))
+        program = program_with(stage, maker(made, stage), stage.adapted(MODEL), _tile(stage))
+        ours = _traces(stage)
+    kernels = [step.kernel for step in program.launches if isinstance(step, Launch)]
     hints = dict[str, Hint]()
     # Sectors and wavefronts say more than requests, and the main kernel more than the transforms.
     counted = sorted(
@@ -196,16 +201,20 @@ def _hints(stage: Stage, made: Any, rows: Sequence[Row]) -> dict[str, Hint]:
     return hints
 
 
-def _traces(stage: Stage, made: Any) -> tuple[list[Any], tuple[LaunchTrace, ...]]:
-    """Return the kernels of all launches and their traces; those of the stage if made is None."""
-    make = stage.prepare if made is None else maker(made, stage)
-    tile = stage.model_tile or stage.tiny_tile
-    program = program_with(stage, make, MODEL, tile)
-    plan = Plan(MODEL, stage, program.tile, Simulator(strict=False), program=program)
-    input, weight, bias = random_tensors(MODEL, 0)
-    output = np.full(MODEL.output_shape, np.nan, np.float32)
-    launches = trace_steps(plan, input, weight, output, bias)
-    return [step.kernel for step in program.launches if isinstance(step, Launch)], launches
+def _tile(stage: Stage) -> Tile | None:
+    """Return the tile whose memory traffic is counted."""
+    return stage.model_tile or stage.tiny_tile
+
+
+@cache
+def _traces(stage: Stage) -> tuple[LaunchTrace, ...]:
+    """Return the traces of a stage's launches on the problem that is counted."""
+    problem = stage.adapted(MODEL)
+    program = program_with(stage, stage.prepare, problem, _tile(stage))
+    plan = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
+    input, weight, bias = random_tensors(problem, 0)
+    output = np.full(problem.output_shape, np.nan, input.dtype)
+    return trace_steps(plan, input, weight, output, bias)
 
 
 def _in_order(stage: str, made: Any, array: str) -> tuple[Row, Hint]:
