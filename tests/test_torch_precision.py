@@ -160,3 +160,25 @@ def test_replace_gives_layers_a_precision():
         ValueError, match=r"^precision is 'tf23': it must be None, 'float32' or 'tf32'"
     ):
         convlab.torch.Conv2d(1, 1, 1, precision="tf23")
+
+
+@pytest.mark.parametrize(
+    ("stage", "dtype", "precision"),
+    [("h05", torch.float32, "tf32"), ("h03", torch.bfloat16, None)],
+)
+def test_a_stage_with_channels_last_trains_a_layer(stage, dtype, precision):
+    """Its gradients are those of "auto": no stage with channels last computes them."""
+    torch.manual_seed(0)
+    images = torch.randn(2, 16, 4, 5, dtype=dtype)
+    layers = [
+        convlab.torch.Conv2d(16, 32, 3, stage=one, engine="simulator", precision=its).to(dtype)
+        for one, its in ((stage, precision), ("auto", None))
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    given = [images.clone().requires_grad_() for _ in layers]
+    made = [layer(one) for layer, one in zip(layers, given, strict=True)]
+    torch.testing.assert_close(made[0], made[1], rtol=0.02, atol=0.02)
+    for one in made:
+        one.float().sum().backward()
+    torch.testing.assert_close(given[0].grad, given[1].grad, rtol=0, atol=0)
+    torch.testing.assert_close(layers[0].weight.grad, layers[1].weight.grad, rtol=0, atol=0)

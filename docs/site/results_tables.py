@@ -176,10 +176,8 @@ def unseen_tables(results: Results) -> papers.Shown:
             mine, theirs = auto.best(key), torch.best(key)
             if mine is not None and theirs is not None and mine.time_ms and theirs.time_ms:
                 stage = (mine.algorithm or "").split(" ")[0]
-                ratio = f"{theirs.time_ms / mine.time_ms:.2f}"
-                lines.append(
-                    (key[0], str(batch), short_name(stage), _time(mine), _time(theirs), ratio)
-                )
+                times = _time(mine), _time(theirs), f"{theirs.time_ms / mine.time_ms:.2f}"
+                lines.append((key[0], str(batch), short_name(stage), *times))
     columns = ("stage", "images", "measured", "geometric mean over PyTorch", "least", "below 1")
     head = ("layer", "images", "auto takes", "convlab ms", "PyTorch ms", "PyTorch / convlab")
     return f"{table(columns, means)}\n{table(head, lines)}", ()

@@ -65,7 +65,7 @@ def stage_for(
         for stage in BACKWARD:
             if name in (stage.name, short_name(stage.name)):
                 return stage
-        name = "auto" if name == AUTO_TF32 else name  # gradients are computed in float32
+        name = name if _computes_gradients(name) else "auto"
         if name == "auto" and not engine.is_gpu:
             return BACKWARD[0]
         if name == "auto" and problem.groups == 1 and BACKWARD[-1].runs_on(engine.capability()):
@@ -76,6 +76,15 @@ def stage_for(
     if problem is not None and (name == AUTO_TF32 or problem.dtype != "float32"):
         return reduced_stage(engine, problem, adds_residual)
     return auto_stage(engine, problem) if problem is None or problem.groups == 1 else GROUPED
+
+
+def _computes_gradients(name: str) -> bool:
+    """Return whether g02 can compute gradients through the stage of that name: they are float32,
+    channels first, and as accurate."""
+    if name in ("auto", AUTO_TF32):
+        return name == "auto"
+    stage = stage_named(name)
+    return "float32" in stage.dtypes and not stage.channels_last
 
 
 def stage_of_layer(

@@ -11,9 +11,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from convlab.ladder import stage_named
 from convlab.problems.arrays import dtype_name
 from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
+from convlab.running.chosen_stages import AUTO_TF32
 from convlab.running.compile_worker import Wanted
 from convlab.support.values import shown
 
@@ -49,7 +51,7 @@ class Asked(NamedTuple):
         if self.input_shape[0] == 0:
             return []
         forward = self.problem()
-        floats = forward if self.dtype == "float32" else in_float32(forward)
+        floats = in_float32(forward)
         stage = self.settings.stage
         gradients = [Wanted(Gradient(floats, of), stage) for of in self.gradients]
         return [Wanted(forward, stage, options=self.options), *gradients]
@@ -98,8 +100,9 @@ def problem_of(
     settings: Settings,
     dtype: str = "float32",
 ) -> ConvProblem:
-    """Return the problem of these shapes and settings; ``ValueError`` where they do not fit. Of 16
-    bits, the channels are last, as the stages for these need them."""
+    """Return the problem of these shapes and settings; ``ValueError`` where they do not fit. The
+    channels are last for 16 bits, as the stages for these need them, and for a stage that is named
+    and needs them."""
     check_dimensions(input, weight)
     check_channels(input, weight, settings.groups)
     N_i, C_i, H_i, W_i = input
@@ -116,8 +119,13 @@ def problem_of(
         dilation=settings.dilation,
         groups=settings.groups,
         dtype=dtype,
-        channels_last=dtype != "float32",
+        channels_last=dtype != "float32" or _has_channels_last(settings.stage),
     )
+
+
+def _has_channels_last(stage: str) -> bool:
+    """Return whether that name is a stage's whose tensors have their channels last."""
+    return stage not in ("auto", AUTO_TF32) and stage_named(stage).channels_last
 
 
 def in_float32(problem: ConvProblem) -> ConvProblem:

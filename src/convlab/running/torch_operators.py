@@ -32,6 +32,7 @@ from convlab.running.torch_asked import (
     Settings,
     check_channels,
     check_dimensions,
+    in_float32,
     problem_of,
 )
 from convlab.running.torch_derivatives import (
@@ -254,7 +255,9 @@ def compute(
     if input_shape[0] == 0:
         shapes = {None: output_shape, "input": input_shape, "weight": weight_shape}
         return first.new_zeros(tuple(shapes[of]))
-    problem = forward if of is None else Gradient(forward, of)
+    # Gradients of float32 have their channels first, also those of a stage that has them last.
+    floats = forward.dtype == "float32"
+    problem = forward if of is None else Gradient(in_float32(forward) if floats else forward, of)
     chosen = choose(given.engine)
     if problem.channels_last:
         tensors = tuple(map(_channels_last, tensors))

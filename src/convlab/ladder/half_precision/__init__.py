@@ -1,1 +1,1 @@
-"""The route of 16 bits, channels last: from panels in shared memory to roles of warps."""
+"""The route of 16 bits and TF32, channels last: from panels in shared memory to roles of warps."""
