@@ -21,7 +21,7 @@ SYSTEMS = {
     "torch_deterministic_fp32": "PyTorch, deterministic",
     "convlab": "convlab",
 }
-LAST = 10  # steps whose losses are averaged
+LAST = training.WINDOW  # steps whose losses are averaged
 
 
 def models_table(document: Document) -> papers.Shown:
@@ -64,10 +64,10 @@ def training_table(document: Document) -> papers.Shown:
     return table(("system", "ms a step", *steps, "distance"), lines), ()
 
 
-def _places(losses: Sequence[float]) -> range:
-    """Return where five means of some steps begin, the first at the start and the last at the
-    end."""
-    return range(0, len(losses) - LAST + 1, (len(losses) - LAST) // 4)
+def _places(losses: Sequence[float]) -> list[int]:
+    """Return where five means of some steps begin, the first at the start, and where the last one
+    ends with the last step."""
+    return [round(number * (len(losses) - LAST) / 4) for number in range(5)]
 
 
 def _mean(losses: Sequence[float], first: int) -> float:

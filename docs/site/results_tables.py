@@ -148,7 +148,10 @@ def precisions_tables(results: Results) -> papers.Shown:
                 for name, one in known.items()
             ]
     columns = ("type", "layers", "measured", "geometric mean over PyTorch", "least")
-    head = ("layer", "convlab's", "ms", "PyTorch ms, the faster layout", "PyTorch / convlab")
+    head = (
+        "layer", "convlab's layout", "convlab ms", "PyTorch ms, the faster layout",
+        "PyTorch / convlab",
+    )  # fmt: skip
     each = table(head, list(dict.fromkeys(lines)))  # three channels are in two groups
     return "\n".join(filter(None, (table(columns, means), each))), ()
 
@@ -166,6 +169,8 @@ def unseen_tables(results: Results) -> papers.Shown:
                 zip(results.layers(), contender(results, name).over(torch).by_layer, strict=True)
             )
             ratios = [ratio for key in keys if (ratio := over[key]) is not None]
+            if not ratios:
+                continue
             speedup = Speedup(ratios)
             below = sum(ratio < 1 for ratio in ratios)
             values = f"{speedup.mean:.2f}", f"{min(ratios):.2f}", str(below)

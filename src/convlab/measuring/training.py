@@ -18,7 +18,8 @@ from typing import Any
 from convlab.measuring.models import BATCH, MODEL, SIZE, Row, row_of
 
 START = "from convlab.measuring.training import main; main()"
-STEPS, CLASSES, PATTERN = 200, 10, 7  # a pattern has so many rows and columns
+STEPS, PATTERNS, PATTERN_SIZE = 200, 10, 7  # a pattern has so many rows and columns
+WARM_UPS, WINDOW = 10, 10  # steps whose times do not count; steps whose losses are averaged
 RATE, MOMENTUM, NOISE = 0.005, 0.9, 2.0
 
 
@@ -76,14 +77,16 @@ def rows_of(task: TrainingRun, device: str = "cuda", steps: int = STEPS) -> Iter
         replace(model, task.stage)
     losses, times = trained(torch, model, device, steps)
     what = f"{MODEL} training, {steps} steps"
-    yield row_of(task.system, what, times[min(10, steps - 1) :], losses=losses)
+    yield row_of(task.system, what, times[min(WARM_UPS, steps - 1) :], losses=losses)
 
 
 def trained(torch: Any, model: Any, device: str, steps: int) -> tuple[list[float], list[float]]:
     """Train a model, and return the loss of each step and its milliseconds."""
     on_gpu = device == "cuda"
     generator = torch.Generator(device).manual_seed(1)
-    patterns = torch.randn(CLASSES, 3, PATTERN, PATTERN, generator=generator, device=device)
+    patterns = torch.randn(
+        PATTERNS, 3, PATTERN_SIZE, PATTERN_SIZE, generator=generator, device=device
+    )
     patterns = torch.nn.functional.interpolate(patterns, size=(SIZE, SIZE))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     losses: list[Any] = []
@@ -96,7 +99,7 @@ def trained(torch: Any, model: Any, device: str, steps: int) -> tuple[list[float
 
     moment()
     for _ in range(steps):
-        labels = torch.randint(CLASSES, (BATCH,), generator=generator, device=device)
+        labels = torch.randint(PATTERNS, (BATCH,), generator=generator, device=device)
         noise = torch.randn(BATCH, 3, SIZE, SIZE, generator=generator, device=device)
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(patterns[labels] + NOISE * noise), labels)
@@ -111,9 +114,11 @@ def trained(torch: Any, model: Any, device: str, steps: int) -> tuple[list[float
     return torch.stack(losses).tolist(), times
 
 
-def distances(rows: list[Row], window: int = 10) -> dict[str, float]:
-    """Return, by system, the largest distance of its losses from those of the first row, as means
-    over so many steps."""
+def distances(
+    rows: list[Row], window: int = WINDOW, reference: str = TASKS[0].system
+) -> dict[str, float]:
+    """Return, by system, the largest distance of its losses from those of the reference, as means
+    over so many steps; empty if the reference has no losses."""
     means = {
         row["system"]: [
             sum(row["losses"][first : first + window]) / window
@@ -122,9 +127,8 @@ def distances(rows: list[Row], window: int = 10) -> dict[str, float]:
         for row in rows
         if row["reason"] is None
     }
-    if not means:
+    if (first := means.get(reference)) is None:
         return {}
-    first = next(iter(means.values()))
     return {
         system: max(abs(one - other) for one, other in zip(its, first, strict=True))
         for system, its in means.items()

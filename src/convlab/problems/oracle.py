@@ -1,12 +1,12 @@
 """The oracle checks every element of an output against the exact answer, which
 :mod:`convlab.problems.reference` computes, within a bound of the rounding errors.
 
-``|output - exact| <= gamma_n * magnitude``, where ``magnitude = sum |x||w| + |bias|`` and ``n`` is
-K, or K + 1 with a bias. ``docs/checking.md`` derives the bound, its terms for denormals, atomic
-additions and tensor cores, and says which NaN and infinities are right. An output of 16 bits must
-be a number within the bound, rounded once. If all tensors hold only integers and ``magnitude`` is
-at most ``2**24``, the bound is 0. (Winograd and Fourier algorithms compute other sums, so this
-bound does not hold for them.)
+``|output - exact| <= gamma_n * magnitude``, where ``magnitude = sum |x||w| + |bias| + |residual|``
+and ``n`` is K, one more with a bias, and one more with a residual. ``docs/checking.md`` derives the
+bound, its terms for denormals, atomic additions and tensor cores, and says which NaN and infinities
+are right. An output of 16 bits must be a number within the bound, rounded once. If all tensors hold
+only integers and ``magnitude`` is at most ``2**24``, the bound is 0. (Winograd and Fourier
+algorithms compute other sums, so this bound does not hold for them.)
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ class _Facts(NamedTuple):
 
 class Oracle:
     """The answer to one convolution, computed once, to check any number of outputs. ``expected``
-    and ``magnitude`` are float64 of ``problem.output_shape``; so is the shape of a ``residual``,
-    which is added to the sums. ``workers`` is how many threads work
-    on many outputs; None is one per core, or fewer if they would need more memory than the answer.
+    and ``magnitude`` are float64 of ``problem.output_shape``. A ``residual``, of that shape and of
+    the problem's dtype, is added to the sums. ``workers`` is how many threads work on many outputs;
+    None is one per core, or fewer if they would need more memory than the answer.
     Raises ``ValueError`` naming a tensor of another shape or dtype than the problem's."""
 
     def __init__(
@@ -150,7 +150,8 @@ class Oracle:
         self._finite = self.expected  # the sums of the finite terms
         if not all(part.finite for part in facts):
             self._finite = convolution(problem, input, weight, bias, finite_part, self.workers)
-        # The sums if TF32's zeros are zeros, which makes NaN of an infinity: as above, or others.
+        # The same where numbers below 2**-136, which cutting to TF32 makes zeros, are zeros: an
+        # infinity times such a number is NaN.
         self._cut = self.expected
         if self._finite is not self.expected and any(part.some_small for part in facts):
             self._cut = convolution(problem, input, weight, bias, _without_tf32_zeros, self.workers)

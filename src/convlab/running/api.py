@@ -80,7 +80,7 @@ def conv2d(
     or JAX, all of one library and device, of any strides, and of one type: float32, float16 or
     bfloat16. The result of that type and of shape (N_i, C_o, H_o, W_o), without N_i for one image,
     is a contiguous array of that library on that device; ``out`` may give the array to write it to.
-    ``precision="tf32"`` rounds float32 numbers to TF32, which is faster; None and ``"float32"``
+    ``precision="tf32"`` multiplies float32 numbers in TF32, which is faster; None and ``"float32"``
     keep float32's accuracy. Sums are float32 for every type.
 
     ``residual``, an array of the result's shape and type, is added to the sums, and ``relu=True``

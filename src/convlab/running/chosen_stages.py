@@ -59,7 +59,8 @@ def stage_for(
     """The stage of that name; ``"auto"`` is the engine's stage, ``grouped`` for groups, and
     :func:`reduced_stage` for 16-bit numbers and TF32. For a gradient it is g01, g02, g03, or g02
     through the named stage of the ladder; ``"auto"`` is g01 on a simulator, and on a GPU g03 where
-    it runs. With ``adds_residual``, ``"auto"`` of 16-bit numbers is a stage that can add a
+    it runs. A stage of 16 bits, or with channels last, computes no gradients: its name means
+    ``"auto"`` there. With ``adds_residual``, ``"auto"`` of 16-bit numbers is a stage that can add a
     tensor."""
     if isinstance(problem, Gradient) and isinstance(name, str):
         for stage in BACKWARD:
@@ -80,7 +81,7 @@ def stage_for(
 
 def _computes_gradients(name: str) -> bool:
     """Return whether g02 can compute gradients through the stage of that name: they are float32,
-    channels first, and as accurate."""
+    with channels first."""
     if name in ("auto", AUTO_TF32):
         return name == "auto"
     stage = stage_named(name)
@@ -110,9 +111,10 @@ def auto_stage(engine: Engine, problem: Problem | None = None) -> Stage:
 
 def reduced_stage(engine: Engine, problem: ConvProblem, adds_residual: bool = False) -> Stage:
     """Return the stage that ``"auto"`` means for 16-bit numbers, and for float32 numbers in TF32:
-    on a GPU the first of :data:`AUTO_STAGES_16_BITS`, else the last one on the ladder, that takes
-    one group of the problem, whichever layout it needs; with ``adds_residual``, of those that can
-    add a tensor.
+    on a GPU the first of :data:`AUTO_STAGES_16_BITS`, or with few channels of
+    :data:`FEW_CHANNELS_16_BITS`, else the last one on the ladder, of those with the problem's
+    layout before the others, that takes one group of the problem; with ``adds_residual``, of those
+    that can add a tensor.
 
     Raises ``EngineUnavailable`` if the engine's GPU can run none, ``ValueError`` if none takes the
     problem.

@@ -154,8 +154,9 @@ class Plan:
     ) -> None:
         """Start a plan that is ``packed`` with arrays at these addresses of the GPU's memory, on
         the stream of that handle. This is a call for those who know the addresses: finding them
-        takes longer than the launch."""
+        takes longer than the launch. The plan adds no residual."""
         assert self._together is not None, "the plan is not packed"
+        assert not self.adds_residual, "the plan adds a residual, which has no address here"
         bias = self._no_bias_address if bias is None else bias
         self._together.at((input, weight, bias, output, *workspace), stream)
 
@@ -289,10 +290,11 @@ def plan(
     ``stage="auto"`` is m01 on a simulator and ``grouped`` for a problem with groups. On a GPU it is
     m15, m11 on a GPU of compute capability below 8.0, and on a GPU of compute capability 9.0 the
     faster of t06 and m15 by their models (``ladder/stage_choice.py``). For numbers of 16 bits, and
-    with ``precision="tf32"``, which rounds float32 numbers to TF32, it is the last stage of the
-    ladder that takes the problem; ``precision="float32"`` and None keep float32's accuracy. For a
-    :class:`~convlab.problems.gradient.Gradient`, the stage is "g01", "g02", or a stage of the
-    ladder, through which g02 computes; "auto" is g01 on a simulator and g02 on a GPU. ``tile=None``
+    with ``precision="tf32"``, which multiplies float32 numbers in TF32 (t07 rounds them, h05 cuts
+    them), it is ``chosen_stages.reduced_stage``'s; ``precision="float32"`` and None keep float32's
+    accuracy. For a :class:`~convlab.problems.gradient.Gradient`, the stage is "g01", "g02", "g03",
+    or a stage of the ladder, through which g02 computes; "auto" is g01 on a simulator, and on a GPU
+    g03 where it runs, else g02. ``tile=None``
     is the stage's tiny tile on a simulator. On a GPU it is the tile that ``convlab tune``
     remembered for this problem, GPU and code if all switches have their defaults, else the
     stage's production tile (``ladder/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a

@@ -47,11 +47,13 @@ def fuse(model: nn.Module, stage: str = "auto", engine: str = "auto") -> GraphMo
     The layers are convlab's, of that stage and engine; they have no derivatives. Fuse a model in
     float32, in which norms are folded, then move it: ``fuse(model).to("cuda", torch.bfloat16,
     memory_format=torch.channels_last)``. In 16 bits a stage adds the residual and applies ReLU. In
-    float32 PyTorch does, after the convolution. Convolutions with groups, with a ``padding_mode``
-    other than zeros and those of derived classes stay as they are, and so does everything else.
+    float32 PyTorch adds the residual, and applies ReLU to such sums. Convolutions with groups, with
+    a ``padding_mode`` other than zeros, of derived classes and with hooks stay as they are, and so
+    does all else.
 
     The model is traced by torch.fx, whose limits apply: raises ``ValueError`` with torch.fx's
-    reason for a model whose control flow depends on its tensors. Raises ``TypeError`` for a model
+    reason for a model whose control flow depends on its tensors, and for one that cannot be copied.
+    Raises ``TypeError`` for a model
     that is not a ``torch.nn.Module``, ``ValueError`` for an unknown stage or engine.
     """
     if not isinstance(model, nn.Module):
@@ -59,7 +61,13 @@ def fuse(model: nn.Module, stage: str = "auto", engine: str = "auto") -> GraphMo
     if stage != "auto":
         stage_named(stage)
     choose(engine)
-    copied = copy.deepcopy(model).eval()
+    try:
+        copied = copy.deepcopy(model).eval()
+    except Exception as error:  # a model may raise anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"the model cannot be fused, because it cannot be copied: {reason}") from (
+            error
+        )
     try:
         traced = torch.fx.symbolic_trace(copied)
     except Exception as error:  # a model may raise anything
@@ -94,6 +102,7 @@ def _is_convolution(node: Node, modules: dict[str, nn.Module]) -> bool:
     return (
         isinstance(layer, nn.Conv2d)
         and type(layer) in _CONVOLUTIONS
+        and not _has_hooks(layer)
         and layer.groups == 1
         and layer.padding_mode == "zeros"
         and len(node.args) == 1
@@ -131,6 +140,8 @@ def _only_user(node: Node) -> Node | None:
 def _is_norm(module: nn.Module | None) -> bool:
     if not isinstance(module, nn.BatchNorm2d) or type(module) is not nn.BatchNorm2d:
         return False  # a derived class may compute something else
+    if _has_hooks(module):
+        return False
     return module.running_mean is not None
 
 
@@ -139,7 +150,14 @@ def _is_relu(node: Node, modules: dict[str, nn.Module]) -> bool:
         return node.target in ("relu", "relu_")
     if node.op == "call_function":
         return node.target in _RELUS
-    return type(_module(node, modules)) is nn.ReLU
+    module = _module(node, modules)
+    return type(module) is nn.ReLU and not _has_hooks(module)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Return whether a call of the module does more than its class: PyTorch's pruning and older
+    norms of weights are such hooks, too."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _added_to(node: Node, user: Node) -> Node | None:
@@ -174,6 +192,7 @@ def _may_write(node: Node, modules: dict[str, nn.Module]) -> bool:
     if node.op == "call_function":
         name = getattr(node.target, "__name__", "")
         by_name = name.endswith("_") and not name.endswith("__")
+        by_name |= node.kwargs.get("out") is not None
         return by_name or node.target in _WRITING or bool(node.kwargs.get("inplace"))
     return node.op == "call_method" and str(node.target).endswith("_")
 

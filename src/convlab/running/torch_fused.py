@@ -153,8 +153,7 @@ class FusedConv2d(torch.nn.Module):  # type: ignore[misc]
         self, layer: torch.nn.Conv2d, relu: bool = False, stage: str = "auto", engine: str = "auto"
     ) -> None:
         super().__init__()
-        # Kernels for 16 bits read the channels last; so no call copies the weight.
-        weight = layer.weight.detach().clone(memory_format=torch.channels_last)
+        weight = layer.weight.detach().clone()
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
         self.bias: torch.nn.Parameter | None = None
         if layer.bias is not None:

@@ -78,7 +78,7 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
     ``copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i)`` one thread asks for a
     slice: a chunk of the channels at a place (u, v) of the filter, of the windows from ``window``
     on and the output channels from m0 on. The copies arrive at ``full[i]``. ``first_window`` is
-    called once a tile. It divides 32-bit numbers: 2**32 windows would have 256 GiB of outputs.
+    called once a tile. It divides 32-bit numbers, so there are less than 2**32 windows.
     """
     p = problem
     C_i, W_f, PIXELS, W_o = p.C_i, p.W_f, p.H_o * p.W_o, p.W_o
@@ -197,7 +197,11 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool 
 
 def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
     """Return the maps of the input, a panel of windows at a time, and of the filter, by the axes k,
-    e, g, j and group of 32 channels. Raises ``ValueError`` for what the engine cannot walk."""
+    e, g, j and group of interleaved channels. Raises ``ValueError`` for what the engine cannot
+    walk, and for windows that :func:`make_copy_slice` cannot count."""
+    if problem.N >= 2**32:
+        rule = "a stage of the copy engine takes less than 2**32"
+        raise ValueError(f"problem is {problem}: it has {problem.N:,} windows, and {rule}")
     p, K, format = problem, problem.K, FORMATS[problem.dtype]
     neighbours, interleaved = format.neighbours, format.interleaved
     (top, bottom), (left, right) = p.padding

@@ -140,9 +140,13 @@ def make_kernel(
     make_epilogue: Callable[[ConvProblem, Tile, bool], Callable[..., None]] = make_epilogue,
     depth: int | None = None,
 ) -> Kernel:
-    """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, channels
-    last; sums are float32, ``bias`` and ``output`` have the input's type. With ``residual`` it
-    takes and adds a tensor like the output; without, its last parameter keeps its default."""
+    """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, or of
+    float32 (h05), channels last; sums are float32, ``bias`` and ``output`` have the input's type.
+
+    With ``residual``, of 16 bits only, it takes and adds a tensor like the output; without, its
+    last parameter keeps its default. ``make_epilogue(problem, tile, relu)`` makes the function that
+    stores a lane's sums (h01). ``depth`` is the number of slices in shared memory, where it is not
+    :func:`pipeline_depth`'s."""
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, depth or pipeline_depth(tile)
     format = FORMATS[problem.dtype]
     TERMS, NEIGHBOURS, NUMBER = format.terms, format.neighbours, format.in_kernels

@@ -13,7 +13,8 @@ panel_format`):
   is like rounding toward zero. A factor loses up to ``2**-10`` of itself instead of ``2**-11``, a
   product up to ``2**-9``. To round, threads would have to read and write each panel. No finite
   number becomes infinity. A number below ``2**-136`` becomes zero, so an infinity times it is NaN:
-  t07 computes such an output again, h05 does not.
+  t07 computes such an output again, h05 does not. A NaN that differs from infinity only in those
+  13 bits becomes infinity; no arithmetic makes such a NaN.
 - **A lane's 16 bytes are four channels**, so the rows of the filter are interleaved in sixteens:
   row ``8 * j + 2 * g + e`` of a panel is channel ``4 * g + 2 * j + e``, for j of two. Nothing is
   rounded before the stores.

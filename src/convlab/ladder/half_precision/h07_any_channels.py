@@ -1,5 +1,5 @@
-"""h07: any number of output channels. The filter is padded, and odd outputs leave through shared
-memory.
+"""h07: any number of output channels. The filter is padded, and outputs that do not come in eights
+leave through shared memory.
 
 Source: ours, beyond the paper. h06's tensor map interleaves the filter's channels in groups of 32,
 so their number must be a multiple of 32. Here a small kernel first copies the filter and appends
@@ -68,6 +68,7 @@ PAD_THREADS = 256  # of a block that pads the filter
 MOST_CHANNELS = 256  # of a block
 ROWS = 8  # windows that a warp has in shared memory at a time
 CONSUMER_WARPS = 2 * WARPS
+BARRIER_BYTES = 8
 
 
 def padded(problem: ConvProblem) -> ConvProblem:
@@ -75,24 +76,24 @@ def padded(problem: ConvProblem) -> ConvProblem:
     return replace(problem, out_channels=blocks_for(problem.M, INTERLEAVED) * INTERLEAVED)
 
 
-def is_staged(problem: ConvProblem) -> bool:
-    """Return whether outputs leave through shared memory."""
-    return problem.M % EIGHT != 0 and problem.M <= MOST_CHANNELS
+def is_staged(problem: ConvProblem, M_B: int = MOST_CHANNELS) -> bool:
+    """Return whether outputs leave through shared memory, if blocks have so many channels: their
+    number is no multiple of eight, and a block has all of them."""
+    return problem.M % EIGHT != 0 and problem.M <= M_B
 
 
-def staged_bytes(problem: ConvProblem) -> int:
+def staged_bytes(problem: ConvProblem, tile: Tile) -> int:
     """Return the bytes of shared memory for the outputs of the consumers' warps."""
-    return CONSUMER_WARPS * ROWS * problem.M * 2 if is_staged(problem) else 0
+    return CONSUMER_WARPS * ROWS * problem.M * 2 if is_staged(problem, tile.M_B) else 0
 
 
 def depth_of(problem: ConvProblem, tile: Tile) -> int:
     """Return how many slices shared memory holds beside the outputs."""
-    room = MOST_SHARED_BYTES - shared_bytes(tile, 0) - staged_bytes(problem)
+    most = pipeline_depth(tile)
+    barriers = (2 * most + 2) * BARRIER_BYTES  # h03's: two for a slice, and two turns
+    room = MOST_SHARED_BYTES - shared_bytes(tile, 0) - staged_bytes(problem, tile) - barriers
     of_slice = shared_bytes(tile, 1) - shared_bytes(tile, 0)
-    return min(pipeline_depth(tile), (room - BARRIERS) // of_slice)
-
-
-BARRIERS = 256  # bytes of h03's barriers, with room
+    return min(most, room // of_slice)
 
 
 def make_pad(problem: ConvProblem) -> Kernel:
@@ -183,7 +184,7 @@ def prepare(
     if problem.M % INTERLEAVED == 0:
         return h06.prepare(problem, tile, relu=relu, sm_count=sm_count)
     require_consumer_tile(tile)
-    staged, depth = is_staged(problem) and tile.M_B >= problem.M, depth_of(problem, tile)
+    depth = depth_of(problem, tile)
     whole = padded(problem)
     computed, windows, filter = whole, *tensor_maps(whole, tile)
     if h06.has_rows(problem):
@@ -191,7 +192,7 @@ def prepare(
         windows, filter = tensor_maps(computed, tile)
         windows = replace(windows, shape=problem.input_shape, run=problem.W_f)
     made = make_epilogue
-    if staged:
+    if is_staged(problem, tile.M_B):
         made = partial(make_staged_epilogue, depth=depth)
 
     def epilogue_of(_: ConvProblem, tile: Tile, relu: bool) -> Callable[..., None]:
@@ -203,21 +204,21 @@ def prepare(
         make_pad(problem),
         grid=(blocks_for(numbers // EIGHT, PAD_THREADS),),
         block=(PAD_THREADS,),
-        arguments=(Flat("weight"), "padded"),
+        arguments=(Flat("weight"), "padded_filter"),
     )
     launch = Launch(
         make_kernel(computed, tile, relu, make_epilogue=epilogue_of, depth=depth),
         grid=(min(tiles, sm_count),),
         block=(THREADS,),
-        arguments=(windows, replace(filter, of="padded"), "bias", Flat("output")),
-        shared_bytes=shared_bytes(tile, depth) + staged_bytes(problem),
+        arguments=(windows, replace(filter, of="padded_filter"), "bias", Flat("output")),
+        shared_bytes=shared_bytes(tile, depth) + staged_bytes(problem, tile),
     )
-    return Program((Buffer("padded", (numbers,), "uint16"),), (pad, launch), tile)
+    return Program((Buffer("padded_filter", (numbers,), "uint16"),), (pad, launch), tile)
 
 
 STAGE = Stage(
     __name__,
-    title="Any output channels: a padded filter, odd outputs by way of shared memory",
+    title="Any output channels: a padded filter, and outputs by way of shared memory",
     source="im2win paper (000), Algorithm 3, by tensor cores; ours",
     builds_on=("h06_window_rows",),
     prepare=prepare,

@@ -1,5 +1,5 @@
-"""The numbers of a panel's row: what changes with their type, for the stages whose panels the copy
-engine fills."""
+"""The constants and the product of a panel by the type of its numbers, for the stages whose panels
+the copy engine fills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ BYTES_16 = 16  # that a lane stores at a time
 
 @dataclass(frozen=True)
 class PanelFormat:
-    """A type of numbers in panels: its name among Numba's types, and the product of its panels."""
+    """A type of numbers in panels: the bytes of a number, Numba's type of it in kernels, and the
+    product of two panels."""
 
     nbytes: int
     in_kernels: object
@@ -44,7 +45,7 @@ class PanelFormat:
 
 
 FORMATS = {
-    "float16": PanelFormat(2, uint16, start_product_f16),
-    "bfloat16": PanelFormat(2, uint16, start_product_bf16),
-    "float32": PanelFormat(4, float32, start_product_tf32),
+    "float16": PanelFormat(nbytes=2, in_kernels=uint16, start_product=start_product_f16),
+    "bfloat16": PanelFormat(nbytes=2, in_kernels=uint16, start_product=start_product_bf16),
+    "float32": PanelFormat(nbytes=4, in_kernels=float32, start_product=start_product_tf32),
 }

@@ -1,8 +1,9 @@
 """A program's launches as CUDA graphs: a plan's call on a GPU.
 
 Layers of equal shapes share a plan, and each of them has arrays of its own, in every step of a
-training the same ones. So a plan keeps a graph for each of the last sets of arrays that it was
-called with. Such a call need not update a graph, nor launch one that the GPU has yet to run.
+training the same ones. With one graph, each layer's call would update the graph, and would wait if
+the GPU had not yet run its last launch. So a plan keeps a graph for each of the last sets of arrays
+that it was called with.
 """
 
 from __future__ import annotations
