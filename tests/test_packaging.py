@@ -136,6 +136,8 @@ def test_a_plain_install_has_all_that_modules_import_at_once():
         "asked",
         "convolution",
         "derivatives",
+        "fuse",
+        "fused",
         "layers",
         "operators",
         "prepare",

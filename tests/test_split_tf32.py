@@ -70,7 +70,7 @@ def check_with_and_without_relu(
 def test_only_the_tensor_cores_split_products() -> None:
     assert {T03, T04, T05, T06, *UNPACKED} == {*STAGES}
     for stage in STAGES:
-        products = {"split_products": True, "tf32_products": False}
+        products = {"split_products": True, "tf32_products": False, "cut_factors": False}
         assert allowances(stage, FEW) == {"atomic_additions": 0, **products}
     assert M15.precision == "fp32"
 

@@ -7,12 +7,12 @@ import re
 import pytest
 from numba.cuda.core import config
 
-from convlab.running import torch_fused, torch_prepare
 from convlab.running.engines import choose, unavailable
 
 torch = pytest.importorskip("torch", "2.4", reason="the model is PyTorch's, which is optional")
 
 import convlab.torch as layers  # noqa: E402
+from convlab.running import torch_fused, torch_prepare  # noqa: E402
 
 nn = torch.nn
 ON_GPU = unavailable("gpu") is None and torch.cuda.is_available()

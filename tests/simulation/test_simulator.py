@@ -364,7 +364,9 @@ IN_FLOATS = [stage for stage in LADDER if "float32" in stage.dtypes]
 
 @pytest.mark.parametrize("stage", IN_FLOATS, ids=lambda stage: stage.name)
 def test_the_ladder_is_right_and_counted_as_in_numbas_simulator(stage) -> None:
-    problem = ConvProblem(2, 3, 3, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
+    problem = stage.adapted(
+        ConvProblem(2, 3, 3, 8, 5, (2, 3), stride=(2, 3), padding=(1, 2), dilation=(1, 2))
+    )
     input, weight, bias = random_tensors(problem, 1)
     engines = [CudaSim(), SIM]
     if stage in (LADDER[0], LADDER[-1]):
