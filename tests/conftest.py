@@ -86,8 +86,9 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def compiled_once(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What another test of this run has compiled, in any process, is not compiled again: its key
-    holds all that machine code depends on. An earlier run's kernels are not found."""
+    """Keep compiled kernels in a cache of this run, which all its processes share, so that no test
+    compiles a kernel again. A key holds all that machine code depends on. An earlier run's kernels
+    are not found."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # of all processes of this run

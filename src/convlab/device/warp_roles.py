@@ -15,8 +15,7 @@ the block. ``take_registers`` waits until enough are free. Neither changes what 
 
 ``sync_threads_of(number, threads)`` is a barrier of ``threads`` threads, whole warps, among those
 that come to it with that number, from 1 to 15 (0 is ``cuda.syncthreads``); ``threads`` is a
-constant. ``sync_warp(warp)`` is ``cuda.syncwarp()``, which Numba's simulator lacks, for the warp of
-that number in the block, at most the fifteenth.
+constant.
 
 Source: PTX ISA, ``setmaxnreg`` (compute capability 9.0 only) and ``barrier``.
 """
@@ -25,9 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from numba import cuda
-
-from convlab.device.code_generation import EMULATED, Operands, assembly, gpu_only, statement
+from convlab.device.code_generation import EMULATED, Operands, assembly, statement
 from convlab.device.emulations import meet_some, register_emulations
 from convlab.device.products import WARP
 
@@ -68,14 +65,9 @@ def _emulated_sync_threads_of(number: int, threads: int) -> None:
     meet_some(number, threads)
 
 
-def _emulated_sync_warp(warp: int) -> None:
-    _emulated_sync_threads_of(1 + warp, WARP)
-
-
 if EMULATED:
     give_registers, take_registers = _emulated_give_registers, _emulated_take_registers
-    sync_threads_of, sync_warp = _emulated_sync_threads_of, _emulated_sync_warp
-    register_emulations((sync_warp, _emulated_sync_warp))
+    sync_threads_of = _emulated_sync_threads_of
 else:
     from llvmlite import ir
     from numba.core.errors import TypingError
@@ -124,11 +116,6 @@ else:
             return context.get_dummy_value()
 
         return types.void(number, threads), generate
-
-    @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def sync_warp(warp):  # type: ignore[no-untyped-def]
-        """Wait for the other threads of this warp."""
-        cuda.syncwarp()
 
 
 register_emulations(

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from convlab.device import BoxMap, WindowMap
 from convlab.ladder.half_precision import h03_warp_specialization as h03
 from convlab.ladder.half_precision.h01_panels import HOPPER, TERMS
 from convlab.ladder.half_precision.h02_copy_engine import tensor_maps
@@ -49,6 +50,16 @@ def has_rows(problem: ConvProblem) -> bool:
     return are_runs and blocks_for(problem.W_f * problem.C_i, TERMS) < by_places
 
 
+def computed_and_maps(problem: ConvProblem, tile: Tile) -> tuple[ConvProblem, WindowMap, BoxMap]:
+    """Return the problem that h03's kernel computes, by rows where there are any, and the maps of
+    its windows and of the filter."""
+    if not has_rows(problem):
+        return problem, *tensor_maps(problem, tile)
+    rows = of_rows(problem)
+    windows, filter = tensor_maps(rows, tile)
+    return rows, replace(windows, shape=problem.input_shape, run=problem.W_f), filter
+
+
 def production_tile(problem: ConvProblem, sm_count: int = h03.H100_SMS) -> Tile:
     """Return the tile that h03's estimate takes the least time for."""
     return h03.production_tile(of_rows(problem) if has_rows(problem) else problem, sm_count)
@@ -63,14 +74,11 @@ def prepare(
 ) -> Program:
     """``residual`` adds a tensor to the sums; ``relu`` replaces negative results by zero. There is
     one block per SM of a GPU with ``sm_count`` SMs, and no more than there are tiles."""
-    if not has_rows(problem):
-        return h03.prepare(problem, tile, relu=relu, residual=residual, sm_count=sm_count)
-    rows = of_rows(problem)
-    windows, filter = tensor_maps(rows, tile)
-    windows = replace(windows, shape=problem.input_shape, run=problem.W_f)
-    program = h03.prepare(rows, tile, relu=relu, residual=residual, sm_count=sm_count)
+    computed, windows, filter = computed_and_maps(problem, tile)
+    program = h03.prepare(computed, tile, relu=relu, residual=residual, sm_count=sm_count)
     (launch,) = program.launches
-    launch = replace(launch, arguments=(windows, filter, *launch.arguments[2:]))
+    _, _, *others = launch.arguments  # h03's maps, of pixels that do not overlap
+    launch = replace(launch, arguments=(windows, filter, *others))
     return replace(program, launches=(launch,))
 
 

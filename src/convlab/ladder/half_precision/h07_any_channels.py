@@ -28,7 +28,6 @@ from numba import cuda, int64, uint16, uint32
 from convlab.device import gpu_only, unrolled
 from convlab.device.sixteen_bits import EIGHT, load_pairs, store_pairs
 from convlab.device.swizzled_products import panel_start
-from convlab.device.warp_roles import sync_warp
 from convlab.ladder.half_precision import h06_window_rows as h06
 from convlab.ladder.half_precision.h01_panels import (
     HOPPER,
@@ -39,7 +38,6 @@ from convlab.ladder.half_precision.h01_panels import (
     make_epilogue,
     shared_bytes,
 )
-from convlab.ladder.half_precision.h02_copy_engine import tensor_maps
 from convlab.ladder.half_precision.h03_warp_specialization import (
     H100_SMS,
     SHAPES,
@@ -137,9 +135,9 @@ def make_staged_epilogue(
     put_parts = unrolled(put_part, range(PARTS))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def store_windows(row, D, first, bias, S, begin, output, warp, lane, m_t, n_t):
+    def store_windows(row, D, first, bias, S, begin, output, lane, m_t, n_t):
         put_parts(D, first + 2 * row, bias, S, begin + lane // 4 * uint32(M), m_t)
-        sync_warp(warp)
+        cuda.syncwarp()
         n = n_t - lane // 4 + 8 * row  # the first of the eight windows
         count = M * min(ROWS, N - n) if n < N else 0
         to = int64(n) * M
@@ -148,7 +146,7 @@ def make_staged_epilogue(
             store_pairs(output, to + i * EIGHT, (p0, p1, p2, p3))
         for i in range(count // EIGHT * EIGHT + lane, count, 32):
             output[to + i] = S[begin + i]
-        sync_warp(warp)  # before the next eight windows take their place
+        cuda.syncwarp()  # before the next eight windows take their place
 
     # Unrolled, because an array with a variable index is not in registers.
     store_both = unrolled(store_windows, range(2))
@@ -157,9 +155,8 @@ def make_staged_epilogue(
     def epilogue(D, first, bias, output, m_t, n_t):
         S = cuda.shared.array(0, uint16)
         t = uint32(cuda.threadIdx.x)
-        warp, lane = t // 32, t % 32
-        begin = panel_start(S) + BEHIND_SLICES + warp * uint32(OF_WARP)
-        store_both(D, first, bias, S, begin, output, warp, lane, m_t, n_t)
+        lane, begin = t % 32, panel_start(S) + BEHIND_SLICES + t // 32 * uint32(OF_WARP)
+        store_both(D, first, bias, S, begin, output, lane, m_t, n_t)
 
     return epilogue
 
@@ -188,11 +185,7 @@ def prepare(
     require_consumer_tile(tile)
     depth = depth_of(problem, tile)
     whole = padded(problem)
-    computed, windows, filter = whole, *tensor_maps(whole, tile)
-    if h06.has_rows(problem):
-        computed = h06.of_rows(whole)
-        windows, filter = tensor_maps(computed, tile)
-        windows = replace(windows, shape=problem.input_shape, run=problem.W_f)
+    computed, windows, filter = h06.computed_and_maps(whole, tile)
     made = make_epilogue
     if is_staged(problem, tile.M_B):
         made = partial(make_staged_epilogue, depth=depth)

@@ -22,7 +22,7 @@ from greenlet import getcurrent
 from numba.cuda.simulator import kernelapi
 
 from convlab.device import BoundMap
-from convlab.device.emulations import meeting_by
+from convlab.device.emulations import meet_some, meeting_by
 from convlab.ladder.stage import READ_ONLY, Launch
 from convlab.running.engines import Engine, Stream
 from convlab.simulation.language.python_body import python_body
@@ -203,12 +203,18 @@ class _SimulatedCuda(kernelapi.FakeCUDAModule):  # type: ignore[misc]
         super().__init__(grid, block, 0)
         self._shared, self._atomic = _Shared(counts, dynamic_bytes), _Atomic()
         self._local = SimpleNamespace(array=_local_array)
-        self._counts = counts
+        self._counts, self._threads, self._warp = counts, math.prod(block), 0
         self.hub = self.syncthreads = getcurrent().switch
+
+    def syncwarp(self) -> None:
+        """Wait for the other threads of the warp, for which Numba's simulator has no call."""
+        threads = min(self.warpsize, self._threads - self._warp * self.warpsize)
+        meet_some(-1 - self._warp, threads)  # numbers that no barrier of a kernel has
 
     def enter(self, number: int, index: tuple[int, int, int]) -> None:
         """Make this the ``cuda`` of that thread until the next call."""
         self.threadIdx, self.laneid = kernelapi.Dim3(*index), number % self.warpsize
+        self._warp = number // self.warpsize
 
     def on_barrier(self, threads: int, site: int) -> None:
         """Count the barrier once for each thread that has waited there."""
