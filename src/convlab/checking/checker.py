@@ -138,6 +138,19 @@ def check(
     return replace(checked, counts=compared_with(chosen_stage, counts, answers[-1].problem, seed))
 
 
+def counts_also(
+    kernel: object, stage: str, tile: Tile, model: ConvProblem, seed: int = 0
+) -> tuple[Answer, tuple[TrafficCount, ...], tuple[LaunchTrace, ...]]:
+    """The answer on ``model`` with another tile, the counts beside the stage's with that tile, and
+    the traces that are counted. Raises ``ValueError`` as :func:`check`."""
+    chosen_stage = with_tile(stage_named(stage), tile)
+    launches: list[LaunchTrace] = []
+    model = chosen_stage.adapted(model)
+    make = maker(kernel, chosen_stage)
+    answer, _, counts = _counted(chosen_stage, make, model, seed, launches.extend)
+    return answer, compared_with(chosen_stage, counts, model, seed), tuple(launches)
+
+
 def compared_with(
     stage: Stage, counts: dict[str, int], model: ConvProblem, seed: int
 ) -> tuple[TrafficCount, ...]:
@@ -354,7 +367,7 @@ def _counted(
     fault: BaseException | None = None
     try:
         loops = limited_loops(partial(_iterations, stage, problem, tile))
-        launches = trace_steps(ready, *arrays, loops=loops)
+        launches = trace_steps(ready, *arrays, loops=loops, branches_together=True)
     except (Exception, SystemExit) as error:
         fault = error
     if fault is None and not any(launch.findings for launch in launches):

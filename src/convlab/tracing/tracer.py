@@ -126,8 +126,10 @@ def trace_steps(
     block_shown: int = 0,
     compiled: Capability | None = None,
     loops: Loops | None = None,
+    branches_together: bool = False,
 ) -> tuple[LaunchTrace, ...]:
-    """Run a plan's steps, trace each launch. Raises ``EndlessLoop`` when ``loops`` are used up."""
+    """Run a plan's steps, trace each launch. Raises ``EndlessLoop`` when ``loops`` are used up.
+    With ``branches_together`` stores in branches that exclude each other are one request."""
     launches = []
     bound = ready.bound(input, weight, output, bias)
     for (step, arrays), start in zip(bound, ready.steps(input, weight, output, bias), strict=True):
@@ -142,6 +144,7 @@ def trace_steps(
                 shown=shown,
                 compiled=compiled,
                 loops=loops,
+                branches_together=branches_together,
             )
             launches.append(launch)
         else:
@@ -177,11 +180,12 @@ def _launch(
     shown: int,
     compiled: Capability | None,
     loops: Loops | None = None,
+    branches_together: bool = False,
 ) -> LaunchTrace:
     loads_of = None
     if compiled is not None:
         loads_of = shared_load_bytes(kernel, tuple(map(typeof, arguments)), compiled)
-    recorder = TrafficRecorder(shown, loads_of)
+    recorder = TrafficRecorder(shown, loads_of, branches_together)
     simulator = Simulator(recorder=recorder, loops=loops)
     try:
         simulator.launch(kernel, grid, block, *arguments, shared_bytes=shared_bytes)

@@ -17,6 +17,7 @@ from convlab.simulation.recording.access_log import ATOMIC, GLOBAL, READ, WRITE,
 from convlab.simulation.rules.coordinates import coordinates_of
 from convlab.simulation.rules.findings import Finding
 from convlab.simulation.rules.memory_traffic import WARP, Requests
+from convlab.tracing.branched_stores import with_branches_together
 from convlab.tracing.recorded import (
     Footprint,
     InstructionKey,
@@ -56,10 +57,18 @@ class _KeptRequest(NamedTuple):
 class TrafficRecorder:
     """Records one launch, which calls it (:class:`convlab.simulation.launch.Recorder`).
     ``shown`` is the number of the block whose single requests are kept; ``loads_of`` has the width
-    of the machine code's loads from shared memory, by file and line."""
+    of the machine code's loads from shared memory, by file and line. With ``branches_together``
+    stores in branches that exclude each other are one request
+    (:mod:`convlab.tracing.branched_stores`)."""
 
-    def __init__(self, shown: int, loads_of: Mapping[tuple[str, int], int] | None) -> None:
+    def __init__(
+        self,
+        shown: int,
+        loads_of: Mapping[tuple[str, int], int] | None,
+        branches_together: bool = False,
+    ) -> None:
         self.loads_of = loads_of or {}
+        self._branches_together = branches_together
         self._shown = shown
         self._totals: dict[tuple[int, int, int, int], Totals] = {}
         self._work: dict[int, Counter[str]] = defaultdict(Counter)
@@ -71,6 +80,8 @@ class TrafficRecorder:
     def look(self, launch: RecordedLaunch, requests: Requests) -> None:
         """Add the requests of the next blocks to the totals, and keep those of the shown block."""
         self._launch = launch
+        if self._branches_together:
+            requests = with_branches_together(requests, launch.sites)
         keys = np.stack([getattr(requests, name) for name in KEYS])
         self._keep(keys, requests, launch.log.spans)
         groups, which = np.unique(keys, axis=1, return_inverse=True)
