@@ -331,7 +331,7 @@ def test_too_many_barriers_are_not_memory_traffic():
     rows = [row_of("sectors", 10, 10), row_of("threads at barriers", 30, 20, kind=BARRIERS)]
     found = feedback.checked_by_counts((), rows)
     assert found.headline.endswith("its threads wait at more barriers than they should.")
-    assert found.mistakes[0].what == "Too many threads at barriers (1.5 times the target)."
+    assert found.mistakes[0].what == "Too many threads at barriers (30, and 25 are allowed)."
     both = feedback.checked_by_counts((), [row_of("sectors", 30, 10), *rows])
     assert [mistake.reason for mistake in both.mistakes] == ["counts", "counts"]
     assert feedback.TOO_MUCH[MEMORY] in both.headline

@@ -63,8 +63,8 @@ def test_counts_of_layout_transforms_are_told_as_theirs():
     rows = [row_of(f"{TRANSFORMS}sectors stored", 30, 10), row_of("wavefronts", 12, 8)]
     (mistake,) = feedback.checked_by_counts((), rows).mistakes
     assert mistake.what == (
-        "Too many wavefronts (1.5 times the target). "
-        "In the layout transforms: too many sectors stored (3.0 times the target)."
+        "Too many wavefronts (12, and 10 are allowed). "
+        "In the layout transforms: too many sectors stored (30, and 12 are allowed)."
     )
 
 
@@ -206,6 +206,10 @@ def test_problems_that_are_left_out_are_counted():
     )
     assert said(12, 12, 13).startswith("The answer is wrong on all 12 problems, and 1 larger")
     assert said(2, 16, 16) == "The answer is wrong on 2 of 16 problems."
+    assert said(3, 14, 16, stopped=4) == (
+        "The answer is wrong on 3 of 14 problems, on 4 more the kernel could not go on to its end, "
+        "and 2 larger problems will follow when these are right."
+    )
 
 
 # Lines

@@ -78,5 +78,10 @@ ANSWERS = {
         right("with divmod", (PLACE, "row, column = divmod(i, columns)")),
         right("by subtraction", (PLACE, "row = i // columns\n        column = i - row * columns")),
         right("striding through the matrix", ("if i < a.size:", "for i in range(i, a.size, cuda.gridsize(1)):")),
+        wrong("columns by the rows' number", "counts", ("row, column = i // columns, i % columns", "column, row = divmod(i, rows)"), told="mostly lie 24 apart"),
+        wrong("a row for each thread of a warp", "out of bounds", ("row, column = i // columns, i % columns", "row, column = i % 32, i // 32")),
+        wrong("the row before", "out of bounds", ("row, column = i // columns, i % columns", "row, column = i // columns - 1, i % columns")),
+        right("with divmod in order", ("row, column = i // columns, i % columns", "row, column = divmod(i, columns)")),
+        right("the column by subtraction from the row", ("row, column = i // columns, i % columns", "row = i // columns\n        column = i - columns * row")),
     ],
 }

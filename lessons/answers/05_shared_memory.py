@@ -71,6 +71,11 @@ ANSWERS = {
         right("from the last to the first", (LOAD, LOAD.replace("e // K_B", "(M_B * K_B - 1 - e) // K_B").replace("e % K_B", "(M_B * K_B - 1 - e) % K_B"))),
         right("a while loop", ("for e in range(t, M_B * K_B, THREADS):  # load", "e = t\n        while e < M_B * K_B:"), ("            S_F[e // K_B, e % K_B] = value\n", "            S_F[e // K_B, e % K_B] = value\n            e += THREADS\n")),
         right("clamped, then zero", ("                value = weight[row * K + k]\n", "                value = weight[min(row, M - 1) * K + min(k, K - 1)]\n")),
+        wrong("a chunk for each thread", "counts", ("for e in range(t, M_B * K_B, THREADS):  # load", "each = (M_B * K_B + THREADS - 1) // THREADS\n        for e in range(t * each, min((t + 1) * each, M_B * K_B)):"), line="weight[row * K + k]", told="the numbers of neighbouring threads mostly lie 8 apart"),
+        wrong("column after column", "counts", (PLACE, "row, k = m0 + e % M_B, k0 + e // M_B"), (KEPT, "            S_F[e % M_B, e // M_B] = value"), line="weight[row * K + k]", told="the numbers of neighbouring threads mostly lie 36 apart"),
+        wrong("every thread fetches its numbers twice", "counts", (KEPT, KEPT + "\n            if row < M and k < K:\n                S_F[e // K_B, e % K_B] = (value + weight[row * K + k]) / 2"), told="reads the same number of weight twice"),
+        right("a store in each branch", (LOAD, LOAD.replace("            value = float32(0)\n", "").replace("                value = weight[row * K + k]\n            S_F[e // K_B, e % K_B] = value\n", "                S_F[e // K_B, e % K_B] = weight[row * K + k]\n            else:\n                S_F[e // K_B, e % K_B] = float32(0)\n"))),
+        right("turns counted", ("for e in range(t, M_B * K_B, THREADS):  # load", "for turn in range((M_B * K_B + THREADS - 1) // THREADS):\n            e = turn * THREADS + t\n            if e >= M_B * K_B:\n                break")),
     ],
     "slices": [
         wrong("no barrier before computing", "shared race", (FIRST, ""), line=COMPUTE),

@@ -25,7 +25,7 @@ ANSWERS = {
         wrong("rows apart read, rows side by side written", "answer", (PLACE, "m = m0 + ty * M_T + i")),
         wrong("the next row", "answer", ("S_F[ty + i * ROWS, k]", "S_F[ty + i, k]")),
         wrong("M_T rows further on", "answer", ("S_F[ty + i * ROWS, k]", "S_F[ty + i * M_T, k]")),
-        wrong("the window's number read for each output", "counts", (KEPT + "\n", "\n"), (ADD, ADD.replace("value", "S_I[k, tx]"))),
+        wrong("the window's number read for each output", "counts", (KEPT + "\n", "\n"), (ADD, ADD.replace("value", "S_I[k, tx]")), told="reads the same number of S_I"),
         wrong("warps' barriers, not the block's", "shared race", ("cuda.syncthreads()  # all have fetched", "cuda.syncwarp()  # all have fetched"), ("cuda.syncthreads()  # all have read", "cuda.syncwarp()  # all have read")),
         wrong("the last term, not the sum", "answer", ("R_O[i] +=", "R_O[i] =")),
         wrong("one sum for all outputs", "answer", (ADD, ADD.replace("R_O[i]", "R_O[0]"))),

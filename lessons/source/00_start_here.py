@@ -318,8 +318,8 @@ check_kernel(
     lambda a: 2 * a,
     [
         On(grid=64, block=32, inputs=(matrix,)),
-        On(grid=3, block=32, inputs=(matrix[:5, :16].copy(),)),
-        On(grid=3, block=80, inputs=(matrix[:11, :20].copy(),)),
+        On(grid=17, block=32, inputs=(matrix[:, :16].copy(),)),
+        On(grid=13, block=80, inputs=(matrix.reshape(64, 32)[:40, :24].copy(),)),
     ],
     fewest_sectors=True,  # as few sectors as the arrays have
 )

@@ -22,7 +22,7 @@ from convlab.lessons import memory_levels, one_request, part_of, side_by_side, s
 from convlab.lessons import step_through
 from convlab.lessons import tile_over_input, time_mine, traced
 
-few_threads = Tile(M_B=8, N_B=4, K_B=8)  # the checks try this tile, too: it has few threads
+few_threads = Tile(M_B=16, N_B=2, K_B=16)  # the checks try this tile, too: 32 threads load 256 numbers
 
 # %% [markdown]
 """

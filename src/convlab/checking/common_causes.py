@@ -6,6 +6,7 @@ says where to look.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
@@ -76,6 +77,29 @@ OF_PROBLEMS: dict[str, Callable[[Launched], bool]] = {
     "an output of several columns": _of(lambda p: p.W_o > 1),
     "an output that is not square": _of(lambda p: p.H_o != p.W_o),
 }
+
+
+# What a problem may have beyond a convolution with stride 1 of one image and one channel.
+FEATURES = (
+    "padding", "dilation", "a stride larger than 1", "groups", "several images",
+    "several input channels", "several output channels",
+)  # fmt: skip
+
+
+def features(problem: ConvProblem) -> str:
+    """Return what a problem has beyond the simplest convolution, in words."""
+    case = Launched(problem, None, 1)
+    found = [name for name in FEATURES if OF_PROBLEMS[name](case)]
+    if not found:
+        return "stride 1, one image and one channel"
+    *first, last = found
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def numbers_in(problem: ConvProblem) -> int:
+    """Return the numbers that a problem's input, filters and output have together."""
+    shapes = problem.input_shape, problem.weight_shape, problem.output_shape
+    return sum(map(math.prod, shapes))
 
 
 def _dilated(problem: ConvProblem, axis: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import textwrap
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from rich.text import Text
 
-from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
+from convlab.checking.common_causes import OF_PROBLEMS, Launched, numbers_in, said, shared
 from convlab.ladder import Tile
 from convlab.problems.oracle import CheckResult
 from convlab.problems.problem import ConvProblem
@@ -63,15 +62,12 @@ class Answer:
         """Return a sentence that says what is wrong; None if nothing is."""
         return None if self.ok else self.failed or str(self.check)
 
-    def work(self) -> tuple[bool, int, int]:
-        """Return how much there is to understand, for sorting answers.
+    def work(self) -> tuple[bool, int]:
+        """Return how much there is to understand, for sorting answers: the numbers in the problem.
 
-        Answers with more than one image and its filters come later, then those with larger numbers;
-        answers without an output come last.
+        Answers without an output come last.
         """
-        p = self.problem
-        beside = max(p.stride) > 1, max(p.dilation) > 1, max(map(max, p.padding)) > 0, p.batch > 1
-        return self.check is None, sum(beside), p.flops + math.prod(p.input_shape)
+        return self.check is None, numbers_in(self.problem)
 
     def map_of_wrong(self) -> list[str]:
         """The first output channel that is wrong as a picture of characters: x is wrong."""

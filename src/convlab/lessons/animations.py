@@ -87,10 +87,12 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
         note(columns * BOX + 8, r * tall + rows * BOX / 2, f"channel {r}") for r in range(channels)
     )
     item, frames = array_named(launch, "input").itemsize, []
+    most_rows = 1  # of pixels, in a term
     loads = launch.requests_of("input", "load")
     for k, request in enumerate(loads):
         pixels = sorted({offset // item for offset in request.offsets})
         colour, frame = COLOURS[k // K_B % len(COLOURS)], ""
+        most_rows = max(most_rows, len({pixel // columns for pixel in pixels}))
         for _, run in groupby(
             enumerate(pixels), lambda pair: (pair[1] // columns, pair[1] - pair[0])
         ):
@@ -102,6 +104,10 @@ def tile_over_input(launch: LaunchTrace, K_B: int) -> Picture:
     caption = f"""The pixels that a block loads, term after term, as the simulator ran it:
         {len(loads)} terms in slices of {K_B}, a colour for each slice. The block loads the same
         pixels again and again, moved by a row or a column."""
+    if most_rows > 1:
+        caption += (
+            f""" The pixels of a term lie in {most_rows} rows, because the block's outputs do."""
+        )
     alt = f"Animation: the tile of a block moves over {channels} channels in {len(loads)} steps"
     return moving(columns * BOX + 80, channels * tall + 8, ground, frames, 0.45, alt, caption)
 

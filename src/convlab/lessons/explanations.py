@@ -17,6 +17,7 @@ from convlab.lessons.missing_barriers import (
     calls_in,
     function_around,
     in_one_function,
+    instead_of_return,
     told,
     tree_of,
 )
@@ -93,6 +94,7 @@ OF_A_PART = (
     "compare these numbers with the task."
 )
 OUTSIDE = re.compile(r"\[([^]]*)\] is outside shape \(([^)]*)\)")
+IN_A_THREAD, IN_A_BLOCK = (re.compile(rf"\b{one} \(\d") for one in ("thread", "block"))
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
 
@@ -241,9 +243,7 @@ def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -
         said = re.sub(f", {NO_BARRIER}.*", "", said)
     said = _returned(ENDED_BEFORE.sub(r"\1 never came to this barrier, which is \2", said))
     what = f"{capital(finding.kind)}: {said}"
-    if finding.thread is not None:
-        what += f", seen in thread {_place(finding.thread)}"
-        what += "" if finding.block is None else f" of block {_place(finding.block)}"
+    what += _seen(finding, said)
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
     remedy = f"{USUALLY} {_remedy(finding)}" if barrier is None else barrier[1]
     if barriers_given and finding.kind in PARTS_MISTAKES:
@@ -257,6 +257,17 @@ def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -
     if own and given and calls and finding.kind == "uninitialised" and not barriers_given:
         remedy = OF_A_READ.format(finding.array or "the array")
     return Mistake(finding.kind, f"{what}.", lines, remedy)
+
+
+def _seen(finding: Finding, said: str) -> str:
+    """Return where a finding was seen. A sentence that names its threads does not need them again,
+    and one about two blocks needs neither."""
+    if finding.thread is None or IN_A_BLOCK.search(said):
+        return ""
+    of_block = "" if finding.block is None else f"block {_place(finding.block)}"
+    if IN_A_THREAD.search(said):
+        return f", in {of_block}" if of_block else ""
+    return f", seen in thread {_place(finding.thread)}{of_block and f' of {of_block}'}"
 
 
 def _returned(said: str) -> str:
@@ -290,6 +301,11 @@ def _remedy(finding: Finding) -> str:
         )
         if advice:
             return advice
+    if finding.kind == "barrier divergence" and RETURNED_IN in finding.what:
+        lines = [one for one in (finding.line, finding.other_line) if one is not None]
+        same_file = finding.other_file in (None, finding.file)
+        if same_file and (instead := instead_of_return(finding.file, *lines)):
+            return instead
     if finding.kind == "misaligned":
         return (
             f"Let the index into {finding.array or 'the array'} be a multiple of the access's "

@@ -89,6 +89,11 @@ class Row:
     allowed: float = 1.0
 
     @property
+    def most(self) -> int:
+        """The largest count that is allowed."""
+        return math.floor(self.allowed * self.target)
+
+    @property
     def mark(self) -> str:
         """'too many' or 'too few', or nothing if the count is right."""
         return "" if self.ok else "too many" if self.yours > self.target else "too few"
@@ -147,14 +152,13 @@ class Feedback:
         return "\n".join(text)
 
     def _columns(self) -> tuple[str, ...]:
-        """Return the columns of the counts. What is allowed is told if a count that is low enough
-        is above its target, which looks like a mistake."""
-        above = any(row.ok and row.yours > row.target for row in self.rows)
+        """Return the columns of the counts. What is allowed is told if a count is above its target:
+        the target is the count of a good kernel, and more than that may be allowed."""
+        above = any(row.yours > row.target for row in self.rows)
         return ("yours", "target", "allowed") if above else ("yours", "target")
 
     def _numbers(self, row: Row) -> tuple[float, ...]:
-        allowed = math.floor(row.allowed * row.target)
-        return (row.yours, row.target, allowed)[: len(self._columns())]
+        return (row.yours, row.target, row.most)[: len(self._columns())]
 
     def as_html(self) -> str:
         """Return a card of HTML without script, whose colours suit light and dark pages."""
@@ -246,8 +250,7 @@ def _too_many(rows: Sequence[Row]) -> str:
     sentences = []
     for begin in ("", TRANSFORMS):
         told = ", ".join(
-            row.unit.removeprefix(TRANSFORMS)
-            + (f" ({row.yours / row.target:.1f} times the target)" if row.target else "")
+            f"{row.unit.removeprefix(TRANSFORMS)} ({row.yours:,.0f}, {_allowed(row)})"
             for row in rows
             if row.unit.startswith(TRANSFORMS) == bool(begin)
         )
@@ -256,6 +259,11 @@ def _too_many(rows: Sequence[Row]) -> str:
                 f"In the layout transforms: too many {told}." if begin else f"Too many {told}."
             )
     return " ".join(sentences)
+
+
+def _allowed(row: Row) -> str:
+    """Return the words that say how many are allowed."""
+    return f"and {row.most:,} are allowed" if row.most else "and none is allowed"
 
 
 # Reasons in the order in which they are told, because others may follow from the first. Findings of

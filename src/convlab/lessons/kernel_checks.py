@@ -17,6 +17,7 @@ from convlab.checking.loading import is_kernel
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
+from convlab.lessons.exchanged import exchanged_in
 from convlab.lessons.explanations import ENDS, lines_of, of_findings
 from convlab.lessons.feedback import (
     ANSWER,
@@ -28,7 +29,7 @@ from convlab.lessons.feedback import (
     Hint,
     Mistake,
 )
-from convlab.lessons.kernel_text import float_constant, slip
+from convlab.lessons.kernel_text import branched_stores, float_constant, slip
 from convlab.lessons.launches_tried import On, Tried, properties, threads_along
 from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import joined
@@ -83,7 +84,7 @@ def check_kernel(
         with running(instead=partial(cause_of_error, kernel, _types(launch, right))):
             found.append(tried(kernel, launch, right, before))
     answers = (f"the answer is what NumPy gives, on {len(found)} launches",)
-    if mistakes := _mistakes(kernel, found):
+    if mistakes := _mistakes(kernel, found, before):
         known = all(one.ended for one in found) and ANSWER not in mistakes
         return feedback.with_mistakes(mistakes.values(), answers if known else ())
     traces = [one.trace for one in found]
@@ -109,7 +110,7 @@ def _types(launch: On, right: np.ndarray) -> tuple[Any, ...]:
     return types_of((*launch.inputs, right))
 
 
-def _mistakes(kernel: Any, found: Sequence[Tried]) -> dict[Any, Mistake]:
+def _mistakes(kernel: Any, found: Sequence[Tried], before: float | None) -> dict[Any, Mistake]:
     """Return the mistakes of all launches, the first of each cause."""
     mistakes: dict[Any, Mistake] = {}
     if found:
@@ -126,9 +127,33 @@ def _mistakes(kernel: Any, found: Sequence[Tried]) -> dict[Any, Mistake]:
         if right:
             more = said(shared(wrong, right, properties(right)), len(wrong), "launches")
             are = "is" if len(wrong) == 1 else "are"
-            what = f"{answer.what} {len(wrong)} of {len(found)} launches {are} wrong. {more}"
-            mistakes[ANSWER] = replace(answer, what=what.strip())
+            what = f"{answer.what} {len(wrong)} of {len(found)} launches {are} wrong"
+            if stopped := sum(not one.ended for one in found):
+                what += f", and in {stopped} more the kernel could not go on to its end"
+            answer = replace(answer, what=f"{what}. {more}".strip())
+        if not answer.advice and mistakes.keys() == {ANSWER}:
+            answer = _with_exchange(kernel, answer, found, before)
+        mistakes[ANSWER] = answer
     return mistakes
+
+
+def _with_exchange(
+    kernel: Any, answer: Mistake, found: Sequence[Tried], before: float | None
+) -> Mistake:
+    """Return a wrong answer with the two names that are exchanged in the kernel, if these are the
+    cause."""
+    wrong_first = sorted(found, key=lambda one: ANSWER not in one.mistakes)
+
+    def is_right(changed: Any) -> bool:
+        return all(
+            not tried(changed, one.launch, one.right, before).mistakes for one in wrong_first
+        )
+
+    exchange = exchanged_in(kernel, is_right)
+    if exchange is None:
+        return answer
+    lines = lines_of((kernel.py_func.__code__.co_filename, exchange.line))
+    return replace(answer, lines=lines, advice=exchange.advice)
 
 
 def _memory(
@@ -211,6 +236,7 @@ def _notes(kernel: Any, found: Sequence[Tried], each_once: bool) -> tuple[str, .
         if alone:
             why = "only the last store of its thread counts. Keep the sum in a variable."
         notes.append(f"each element of {output} is stored {times:.0f} times: {why}")
+    notes += branched_stores(kernel.py_func)
     if any(array.dtype == np.float64 for array in (*found[0].launch.inputs, found[0].right)):
         return tuple(map(joined, notes))
     if (line := float_constant(kernel, types)) is not None:
@@ -279,7 +305,7 @@ def _ends(finding: Finding) -> bool:
 
 def _traced(kernel: Any, launch: On, arrays: list[np.ndarray], loops: Loops) -> LaunchTrace:
     """Return the trace of a launch, with a limit for its loops."""
-    recorder = TrafficRecorder(0, None)
+    recorder = TrafficRecorder(0, None, branches_together=True)
     simulator = Simulator(recorder=recorder, loops=loops)
     try:
         simulator.launch(kernel, launch.grid, launch.block, *arrays)

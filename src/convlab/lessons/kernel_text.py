@@ -12,7 +12,9 @@ from numba.cuda.core import config
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import MISSING_INDEX, NOT_CALLED, REFUSED, Line, Mistake
 from convlab.lessons.missing_barriers import tree_of
+from convlab.lessons.pictures import joined
 from convlab.running.engines.compilation import float64_lines
+from convlab.tracing.branched_stores import branched_lines
 
 NUMBERS = {1: "one dimension", 2: "two dimensions", 3: "three dimensions", 4: "four dimensions"}
 
@@ -24,7 +26,7 @@ def slip(kernel: Any, dimensions: Iterable[int]) -> Mistake | None:
     ``dimensions`` are those of the arguments. A slip says more than what follows from it.
     """
     function = kernel.py_func
-    own = _own_tree(function)
+    own = own_tree(function)
     if own is None:
         return None
     file = function.__code__.co_filename
@@ -36,7 +38,7 @@ def float_constant(kernel: Any, types: Iterable[Any]) -> Line | None:
     """Return the first line of a kernel with a constant such as 0.0 if the kernel computes in
     float64; None if it does not, or if that is not known here. ``float32(0.0)`` is no reason."""
     function = kernel.py_func
-    own = _own_tree(function)
+    own = own_tree(function)
     if own is None or config.ENABLE_CUDASIM:
         return None
     converted = {
@@ -56,6 +58,21 @@ def float_constant(kernel: Any, types: Iterable[Any]) -> Line | None:
         return None
     (found,) = lines_of((function.__code__.co_filename, min(lines)))
     return found
+
+
+def branched_stores(function: Any) -> tuple[str, ...]:
+    """Return the note on stores in branches of which a thread takes one; empty if there are none.
+
+    ``function`` is a kernel, or makes one.
+    """
+    lines = branched_lines(function)
+    if not lines:
+        return ()
+    *first, last = lines
+    told = f"""lines {", ".join(map(str, first))} and {last} store in different branches, and the
+        counts take these stores as one. On a GPU a warp whose threads take both branches makes a
+        request for each: find the number in the branches, and store it in one line after them."""
+    return (joined(told),)
 
 
 def _not_called(own: ast.FunctionDef, file: str) -> Mistake | None:
@@ -95,7 +112,7 @@ def _wrong_indices(own: ast.FunctionDef, file: str, ranks: Mapping[str, int]) ->
     return None
 
 
-def _own_tree(function: Any) -> ast.FunctionDef | None:
+def own_tree(function: Any) -> ast.FunctionDef | None:
     """Return the tree of a function's text, if there is one."""
     tree = tree_of(function.__code__.co_filename)
     nodes = [] if tree is None else ast.walk(tree)

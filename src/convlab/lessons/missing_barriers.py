@@ -88,6 +88,47 @@ def _innermost(tree: ast.AST, line: int) -> ast.FunctionDef | None:
     return max(around, key=lambda node: node.lineno) if around else None
 
 
+def instead_of_return(file: str, *lines: int) -> str:
+    """Return what to do instead of a ``return`` before a barrier; empty if the text does not tell.
+
+    Told are the stores to the kernel's arguments below the ``return``, which is in one of the
+    ``lines``: these need its condition, and the rest of the kernel does not.
+    """
+    function = function_around(file, max(lines))
+    if function is None:
+        return ""
+    leaves = [
+        one.body[-1].lineno
+        for one in function.body
+        if isinstance(one, ast.If) and isinstance(one.body[-1], ast.Return) and not one.orelse
+    ]
+    found = next((line for line in leaves if line in lines), None)
+    if found is None:
+        return ""
+    arguments = {one.arg for one in function.args.args}
+    stores: dict[str, list[int]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign | ast.AugAssign) and node.lineno > found:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {ast.unparse(one.value) for one in targets if isinstance(one, ast.Subscript)}
+            for name in names & arguments:
+                stores.setdefault(name, []).append(node.lineno)
+    if not stores:
+        return ""
+    listed = " and ".join(
+        f"the store to {name} in line {', '.join(map(str, sorted(places)))}"
+        for name, places in stores.items()
+    )
+    condition = max(line for line in _ifs(function) if line <= found)
+    return joined(f"""Delete the return: every thread must come to the barrier, because it has work
+        to do for the others. Only {listed} needs a condition: put it inside an if, with the
+        opposite of the condition in line {condition}.""")
+
+
+def _ifs(function: ast.FunctionDef) -> set[int]:
+    return {node.lineno for node in ast.walk(function) if isinstance(node, ast.If)}
+
+
 def calls_in(tree: ast.AST, name: str) -> list[int]:
     """Return the lines of a text that call a function."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))

@@ -124,7 +124,10 @@ def status(lesson: str, folder: Path = Path()) -> Status:
     """Return a learner's progress, of ``lesson`` and of the paths, as ``convlab lessons --status``
     counts it. Raises ``ValueError`` for an unknown lesson."""
     if not (folder / progress.FILE).is_file():
-        return Status("Run convlab lessons FOLDER and open the notebook there: it counts progress.")
+        return Status(
+            "Progress is not counted in this folder. `convlab lessons FOLDER`, in a terminal, "
+            "copies the lessons to FOLDER, where each check that passes is counted."
+        )
     try:
         rows = status_rows(folder)
     except (OSError, ValueError) as error:

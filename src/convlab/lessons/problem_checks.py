@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from convlab.checking.checker import ITERATIONS, TIMES
-from convlab.checking.common_causes import OF_PROBLEMS, Launched, said, shared
+from convlab.checking.common_causes import (
+    OF_PROBLEMS,
+    Launched,
+    features,
+    numbers_in,
+    said,
+    shared,
+)
 from convlab.checking.launches import PROBLEMS, main_of
 from convlab.checking.loading import is_kernel
 from convlab.checking.outcome import SPOILED
@@ -24,6 +31,7 @@ from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ROWS,
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Mistake, Row
 from convlab.lessons.kernel_checks import UNITS, tried
+from convlab.lessons.kernel_text import branched_stores
 from convlab.lessons.launches_tried import On
 from convlab.lessons.limits import broken, graded, running
 from convlab.lessons.plain_im2win import BLOCK, make_packing, make_transform, whole_im2win
@@ -200,7 +208,7 @@ def _on_problems(
         tried_on[ROWS] = PADDED_ROWS
     wrong: list[ConvProblem] = []
     tiles: dict[ConvProblem, Tile] = {}  # the lowest with which a filter is packed
-    in_turn = sorted(tried_on.items(), key=lambda item: item[1].N * item[1].K)
+    in_turn = sorted(tried_on.items(), key=lambda item: numbers_in(item[1]))
     for number, (name, problem) in enumerate(in_turn, 1):
         say_progress(name, number, len(in_turn))
         for arguments, launch, right, own in cases(problem):
@@ -219,7 +227,8 @@ def _on_problems(
                 theirs = tried(kernel, launch, right, loops=loops)
             found = dict(theirs.mistakes)
             if (answer := found.get(ANSWER)) is not None:
-                on = f"On {name!r} ({problem}): {answer.what}"
+                has = f"which has {features(problem)}"
+                on = f"On {name!r} ({problem}), {has}: {answer.what}"
                 found[ANSWER] = replace(answer, what=on)
             if (answer is not None or not theirs.ended) and problem not in wrong:
                 wrong.append(problem)
@@ -252,4 +261,5 @@ def _on_problems(
     hints = {}
     if too_many := [unit for unit, row in zip(UNITS, rows, strict=True) if not row.ok]:
         hints[MEMORY] = most_of(kernel, traces[0], too_many[-1], traces[1])
-    return feedback.checked_by_counts(told_right, rows, hints)
+    notes = branched_stores(inspect.unwrap(made))
+    return feedback.checked_by_counts(told_right, rows, hints, notes)

@@ -20,7 +20,10 @@ from convlab.tracing.views import statement_of
 MOST_SECTORS, MOST_READS = 40, 20
 LANES = """The number in a box is the lane that accesses this number of the array. Four neighbouring
     lanes have one colour."""
-SEVERAL_LANES = "`x2` in a box means that two lanes access it, `x32` that all lanes do."
+SEVERAL_LANES = "`x{0}` in a box means that {0} lanes access this number."
+WHICH = (
+    "This request is number {number} of the block's {count} {verb} {array}; the first is number 0."
+)
 LANES_AT_ONCE = {4: (32,), 8: (16, 32), 16: (8, 16)}  # by width, in shared memory
 
 
@@ -43,8 +46,12 @@ def one_request(
     words = words_of(launch, request)
     grid, alt, legend = draw(request, words, above, who)
     legend.append(LANES)
-    if any(len(lanes) > 1 for lanes in words.values()):
-        legend.append(SEVERAL_LANES)
+    if (most := max(map(len, words.values()))) > 1:
+        legend.append(SEVERAL_LANES.format(most))
+    if number:
+        verb = {"load": "loads of", "store": "stores to"}.get(operation, "atomics on")
+        which = WHICH.format(number=number, count=len(found), verb=verb, array=array)
+        legend.append(which)
     return grid.finished(alt, f"One request, of `{code}`. {alt}", *legend)
 
 

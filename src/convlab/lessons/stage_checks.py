@@ -19,7 +19,7 @@ from numba.cuda.core import config
 
 from convlab.checking import Check
 from convlab.checking import check as checked
-from convlab.checking.checker import check_also
+from convlab.checking.checker import check_also, counts_also
 from convlab.checking.launches import EVERYTHING, main_of
 from convlab.checking.loading import maker
 from convlab.checking.outcome import TRANSFORMS, CompiledKernel
@@ -30,19 +30,20 @@ from convlab.lessons.compiling import cause_of_error, refusal
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ready_for, traced
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Mistake, Row
-from convlab.lessons.kernel_text import slip
+from convlab.lessons.kernel_text import branched_stores, slip
 from convlab.lessons.limits import SECONDS, broken, graded, limited, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.progress_line import say_progress
 from convlab.lessons.readiness import function_of, ready
-from convlab.lessons.stage_feedback import feedback_on
+from convlab.lessons.stage_feedback import feedback_on, rows_of
 from convlab.lessons.traffic_hints import most_of
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.compilation import float64_lines
 from convlab.running.engines.kernels import argument_types
 from convlab.running.engines.simulator import Simulator
-from convlab.running.plans import Plan
+from convlab.running.plans import Plan, with_tile
+from convlab.support.values import counted
 from convlab.tracing import LaunchTrace, trace_steps
 
 SLOW = 18.0  # seconds that any check may take
@@ -99,11 +100,33 @@ def check(
         if too_much := [row for row in told.rows if not row.ok]:
             hints = _hints(chosen_stage, made, found.launches, too_much)
             return feedback.checked_by_counts(told.right, told.rows, hints, told.notes)
+        if told.passed and isinstance(also, Tile):
+            told = _counted_also(chosen_stage, made, also, at_most, seed, told)
         if not told.passed or not in_order:
             return told
         row, hint = _in_order(stage, made, in_order)
     rows, hints = (*told.rows, row), {MEMORY: hint}
     return feedback.checked_by_counts(told.right, rows, hints, told.notes)
+
+
+def _counted_also(
+    stage: Stage, made: Any, tile: Tile, at_most: float, seed: int, told: Feedback
+) -> Feedback:
+    """Return the feedback ``told`` of a kernel that passed, unless its counts are too high with
+    another tile: with few threads each thread has more to load, and it shows which numbers
+    neighbouring threads load."""
+    answer, counts, launches = counts_also(made, stage.name, tile, MODEL, seed)
+    rows = rows_of(counts, at_most)
+    too_much = [row for row in rows if not row.ok]
+    if not answer.ok or not too_much:
+        return told
+    hints = _hints(with_tile(stage, tile), made, launches, too_much)
+    found = feedback.checked_by_counts(told.right, rows, hints, told.notes)
+    sizes = f"M_B = {tile.M_B}, N_B = {tile.N_B}, K_B = {tile.K_B}"
+    where = f"With blocks of {counted(tile.threads, 'thread')} ({sizes}):"
+    mistakes = [replace(one, what=f"{where} {one.what[0].lower()}{one.what[1:]}")
+                for one in found.mistakes]  # fmt: skip
+    return replace(found, mistakes=tuple(mistakes))
 
 
 def _text_of(made: Any) -> str:
@@ -162,16 +185,21 @@ def _refused(stage: Stage, made: Any, found: Check, *, compiled: bool) -> Mistak
 
 
 def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:
-    """Return what could be better in a right kernel: arithmetic in float64."""
-    if not found.ok or not found.float64:
+    """Return what could be better in a right kernel: stores in several branches, and arithmetic in
+    float64."""
+    if not found.ok:
         return ()
+    function = function_of(inspect.unwrap(made))
+    apart = () if function is None else branched_stores(function)
+    if not found.float64:
+        return apart
     program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
     file = main_of(program).kernel.py_func.__code__.co_filename
     lines = lines_of(*((file, number) for number in _float64_lines(program) or ()))
     where = "".join(f", in {line}: {line.code}" for line in lines[:1])
-    told = f"""it computes in float64{where}, and {short_name(stage.name)} does not. Write
-        float32(0) instead of 0.0, and no / of integers."""
-    return (joined(told),)
+    told = f"""it computes in float64{where}, and {short_name(stage.name)} does not. Begin a sum
+        with float32(0), and neither with 0 nor with 0.0; write no / of integers."""
+    return (*apart, joined(told))
 
 
 def _hints(
@@ -185,14 +213,14 @@ def _hints(
     kernels = [step.kernel for step in program.launches if isinstance(step, Launch)]
     hints = dict[str, Hint]()
     # Sectors and wavefronts say more than requests, and the main kernel more than the transforms.
-    counted = sorted(
+    by_place = sorted(
         (row.unit.startswith(TRANSFORMS), unit == "requests", unit, space)
         for row in rows
         if (found := COUNTED.get(row.unit.removeprefix(TRANSFORMS))) is not None
         for unit, space in [found]
     )
-    if counted:
-        before, _, unit, space = counted[0]
+    if by_place:
+        before, _, unit, space = by_place[0]
         part = slice(-1) if before else slice(-1, None)
         kernel = kernels[0 if before else -1]
         hints[MEMORY] = most_of(kernel, yours[part], unit, ours[part], space)

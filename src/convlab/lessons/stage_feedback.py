@@ -9,7 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from convlab.checking import Answer, Check
+from convlab.checking.common_causes import features
 from convlab.checking.outcome import BARRIERS as AT_BARRIERS
+from convlab.checking.outcome import TrafficCount
 from convlab.lessons.explanations import capital, error_in_words, hint_for, of_findings
 from convlab.lessons.feedback import (
     ANSWER,
@@ -18,6 +20,7 @@ from convlab.lessons.feedback import (
     MEMORY,
     Feedback,
     Mistake,
+    Row,
     checked_by_counts,
     row_of,
     with_mistakes,
@@ -49,14 +52,17 @@ def feedback_on(
     right: list[str] = []
     if ended and not wrong:
         right.append(f"the answer is right on {len(found.answers)} problems")
-    stopped = "raised|not end|iterations"
-    raised = [one.failed for one in wrong if one.failed and re.search(stopped, one.failed)]
+    raising = "raised|not end|iterations"
+    raised = [one.failed for one in wrong if one.failed and re.search(raising, one.failed)]
     picture = None
     if (telling := found.telling) is not None and telling.check is not None:
         many = sum(one.check is not None for one in wrong)
-        simplest = joined(f"""The simplest of them is {telling.name!r} ({telling.problem}). There,
-            {telling.error}.""")
-        parts = _wrong_on(many, len(found.answers), found.planned), found.shared, simplest
+        is_what = "It" if many == 1 else "The smallest of them"
+        smallest = joined(f"""{is_what} is {telling.name!r} ({telling.problem}), which has
+            {features(telling.problem)}. There, {telling.error}.""")
+        stopped = len(wrong) - many
+        on = _wrong_on(many, len(found.answers), found.planned, stopped)
+        parts = on, found.shared, smallest
         what = " ".join(filter(None, parts))
         advice = f"{capital(found.advice)}." if found.advice else lookalike(found.answers, seed)
         mistakes.append(Mistake(ANSWER, what, advice=advice))
@@ -72,8 +78,12 @@ def feedback_on(
     if mistakes:
         return with_mistakes(mistakes, right, picture)
     right.append("no race, no access out of bounds, no read of uninitialised memory")
-    counts = [count for count in found.counts if count.unit != NOT_CHECKED]
-    rows = [
+    return checked_by_counts(right, rows_of(found.counts, at_most), notes=notes)
+
+
+def rows_of(counts: Sequence[TrafficCount], at_most: float) -> list[Row]:
+    """Return the rows of counts that may be ``at_most`` times the stage's."""
+    return [
         row_of(
             count.unit,
             count.yours,
@@ -82,18 +92,23 @@ def feedback_on(
             kind=BARRIERS if count.unit.endswith(AT_BARRIERS) else MEMORY,
         )
         for count in counts
+        if count.unit != NOT_CHECKED
     ]
-    return checked_by_counts(right, rows, notes=notes)
 
 
-def _wrong_on(many: int, tried: int, planned: int) -> str:
-    """Return the sentence that says on how many problems the answer is wrong. The larger problems
-    are left out while small ones show what is wrong."""
+def _wrong_on(many: int, tried: int, planned: int, stopped: int = 0) -> str:
+    """Return the sentence that says on how many problems the answer is wrong, and on how many there
+    is none because the kernel ``stopped``. The larger problems are left out while small ones show
+    what is wrong."""
     some = f"all {tried}" if many == tried else f"{many} of {tried}"
-    if tried >= planned:
-        return f"The answer is wrong on {some} problems."
-    later = counted(planned - tried, "larger problem")
-    return f"The answer is wrong on {some} problems, and {later} will follow when these are right."
+    told = [f"the answer is wrong on {some} problems"]
+    if stopped:
+        told.append(f"on {stopped} more the kernel could not go on to its end")
+    if tried < planned:
+        later = counted(planned - tried, "larger problem")
+        told.append(f"{later} will follow when these are right")
+    *first, last = told
+    return capital(f"{', '.join(first)}, and {last}." if first else f"{last}.")
 
 
 def side_by_side(answer: Answer, seed: int) -> Picture:

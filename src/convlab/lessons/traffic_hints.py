@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from convlab.lessons.explanations import with_calls
 from convlab.lessons.feedback import Hint
-from convlab.simulation.rules.memory_traffic import WARP
+from convlab.simulation.rules.memory_traffic import WARP, WORD_BYTES
 from convlab.tracing import LaunchTrace
 
 WHY = {
@@ -20,6 +21,20 @@ WHY = {
     "wavefronts": "Lanes that access different numbers in one bank take turns: how far apart are "
     "the numbers of neighbouring lanes?",
 }
+READ_AGAIN = (
+    "Each thread reads the same number of {array} {times} while nothing changes it. Read it "
+    "once, keep it in a variable or a local array, that is in a register, and use it from there."
+)
+STORED_AGAIN = (
+    "Each thread stores to the same element of {array} {times}, and only the last store counts. "
+    "Keep the number in a variable until it is complete, and store it once."
+)
+ONE_NUMBER = (
+    "Each of these {does} {array} moves one number, and a float4 moves four neighbours at once: "
+    "use {call}."
+)
+WASTE = 1.1  # times the fewest sectors or wavefronts: with no more, a request wastes nothing
+AGAIN = 1.5  # times that threads read or store a number, from which on this is told
 DOES = {"load": "reads of", "store": "stores to", "atomic": "atomics on"}
 CodeLine = tuple[str, int]
 
@@ -107,8 +122,121 @@ def most_of(
             if (one.space, one.array, one.operation) == (space, array, operation):
                 lines[one.file, one.line] += getattr(one, unit)
     place, _ = lines.most_common(1)[0]
-    told = f"Most of the excess comes from {DOES[operation]} {array}. {WHY[unit]}"
+    why = _why(launches, others, unit, (space, array, operation))
+    told = f"Most of the excess comes from {DOES[operation]} {array}. {why}"
     return Hint(told, with_calls(kernel, place))
+
+
+def _why(
+    launches: Sequence[LaunchTrace],
+    others: Sequence[LaunchTrace],
+    unit: str,
+    of: tuple[str, str, str],
+) -> str:
+    """Return the reason for too high a count of a memory, array and operation.
+
+    Requests that waste no sectors and no wavefronts are too many requests, and these may come from
+    threads that access one number again and again.
+    """
+    _, array, operation = of
+    if unit in ("sectors", "wavefronts") and not _wastes_more(launches, others, unit, of):
+        unit = "requests"
+    if unit in ("requests", "lanes"):
+        again = max((times_again(one, array, operation) for one in launches), default=1.0)
+        before = max((times_again(one, array, operation) for one in others), default=1.0)
+        if again >= AGAIN * before and operation != "atomic":
+            told = READ_AGAIN if operation == "load" else STORED_AGAIN
+            return told.format(array=array, times=_times(again))
+    if unit == "requests" and others and operation != "atomic":
+        yours, theirs = (_width(these, of) for these in (launches, others))
+        if theirs >= 2 * yours:
+            does, call = ("loads of", "load4") if operation == "load" else ("stores to", "store4")
+            return ONE_NUMBER.format(does=does, array=array, call=call)
+    return f"{WHY[unit]}{_distance(launches, unit, of)}"
+
+
+def _distance(launches: Sequence[LaunchTrace], unit: str, of: tuple[str, str, str]) -> str:
+    """Return the sentence about how far apart the numbers of neighbouring lanes lie, with a space
+    before it; empty for a count that does not depend on it, or if nothing can be told."""
+    if unit not in ("sectors", "wavefronts"):
+        return ""
+    _, array, operation = of
+    apart, width = Counter[int](), 1
+    for launch in launches:
+        itemsize = next((one.itemsize for one in launch.arrays if one.name == array), WORD_BYTES)
+        for one in launch.requests_of(array, operation):
+            width = max(width, one.width // itemsize)
+            for (lane, here), (next_lane, there) in pairwise(
+                zip(one.lanes, one.offsets, strict=True)
+            ):
+                if next_lane == lane + 1:
+                    apart[abs(there - here) // itemsize] += 1
+    if not apart or (most := apart.most_common(1)[0][0]) <= width:
+        return ""
+    return f" Here the numbers of neighbouring threads mostly lie {most} apart."
+
+
+def _times(number: float) -> str:
+    """Return ``twice`` or ``3 times``."""
+    return "twice" if round(number) == 2 else f"{number:.0f} times"
+
+
+def _wastes_more(
+    launches: Sequence[LaunchTrace],
+    others: Sequence[LaunchTrace],
+    unit: str,
+    of: tuple[str, str, str],
+) -> bool:
+    """Return whether requests need more of a unit than neighbours in memory would, and more than
+    those of ``others`` do."""
+    yours, theirs = (_waste(these, unit, of) for these in (launches, others))
+    return yours > WASTE * max(1.0, theirs)
+
+
+def _width(launches: Sequence[LaunchTrace], of: tuple[str, str, str]) -> float:
+    """Return the bytes that a lane's access moves, on average."""
+    found = [
+        (one.bytes_asked, one.lanes)
+        for launch in launches
+        for one in launch.accesses
+        if (one.space, one.array, one.operation) == of
+    ]
+    return sum(asked for asked, _ in found) / max(1, sum(lanes for _, lanes in found))
+
+
+def _waste(launches: Sequence[LaunchTrace], unit: str, of: tuple[str, str, str]) -> float:
+    """Return the count of a unit over the fewest that the same requests could need."""
+    found = [
+        one
+        for launch in launches
+        for one in launch.accesses
+        if (one.space, one.array, one.operation) == of
+    ]
+    fewest: int = sum(getattr(one, f"fewest_{unit}") for one in found)
+    total: int = sum(getattr(one, unit) for one in found)
+    return total / max(1, fewest)
+
+
+def times_again(launch: LaunchTrace, array: str, operation: str) -> float:
+    """Return how often threads of the block shown access one number of an array, on average.
+
+    Loads of a number count together until any thread stores to it, and stores of a thread until
+    any thread reads the number.
+    """
+    ends = {"load": ("store", "atomic"), "store": ("load", "atomic")}.get(operation, ())
+    turn = Counter[int]()  # by word: how often the other operation has come between
+    words, different = 0, set[tuple[int, int, int, int]]()
+    for one in launch.requests:
+        if one.array != array:
+            continue
+        for lane, offset in zip(one.lanes, one.offsets, strict=True):
+            for word in range(offset, offset + one.width, WORD_BYTES):
+                if one.operation in ends:
+                    turn[word] += 1
+                elif one.operation == operation:
+                    different.add((one.warp, lane, word, turn[word]))
+                    words += 1
+    return words / max(1, len(different))
 
 
 def _by_array(launches: Sequence[LaunchTrace], unit: str, space: str) -> dict[str, Counter[str]]:

@@ -1,0 +1,117 @@
+"""The names that a learner's kernel has exchanged, or has taken one for another, found by trying.
+
+A wrong answer says little about its cause if rows and columns are exchanged somewhere. So two
+neighbouring indices, arguments or assigned names of the kernel are exchanged at a time, then one
+name is replaced by another. If the changed kernel is right on every launch, this is the cause.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from itertools import chain, count
+from time import process_time
+from typing import Any, NamedTuple
+
+from convlab.lessons.kernel_text import own_tree
+
+SECONDS = 4.0  # of the search
+NOT_EXCHANGED = {"range", "max", "min", "array"}  # calls whose arguments nobody mistakes
+_numbers = count()
+
+
+class Exchange(NamedTuple):
+    """Two pieces of a line that are to be exchanged: the line's number, and the pieces. Without an
+    ``other`` the piece is a name that stands in the place of another one."""
+
+    line: int
+    one: str
+    other: str = ""
+
+    @property
+    def advice(self) -> str:
+        """The question that leads to the mistake."""
+        if not self.other:
+            return f"Is {self.one} the right name everywhere in this line?"
+        return (
+            f"Are {self.one} and {self.other} in the right order in this line? Exchanged, they "
+            "give the right answer."
+        )
+
+
+def exchanged_in(kernel: Any, is_right: Callable[[Any], bool]) -> Exchange | None:
+    """Return the pieces of a kernel that must be exchanged to make it right; None if there is no
+    such pair, or if the search takes too long. ``is_right`` tries a changed kernel."""
+    own = own_tree(kernel.py_func)
+    if own is None:
+        return None
+    began = process_time()
+    for exchange, changed in chain(_changed(own), _renamed(own)):
+        if process_time() - began > SECONDS:
+            return None
+        with suppress(Exception):  # a changed kernel may fail in any way
+            if is_right(_kernel_of(changed, kernel)):
+                return exchange
+    return None
+
+
+def _changed(own: ast.FunctionDef) -> Iterator[tuple[Exchange, ast.FunctionDef]]:
+    """Yield copies of a function with one pair exchanged in each."""
+    for number, node in enumerate(ast.walk(own)):
+        for at in range(len(_pieces(node)) - 1):
+            copy = deepcopy(own)
+            its_node = next(one for n, one in enumerate(ast.walk(copy)) if n == number)
+            pieces = _pieces(its_node)
+            one, other = (ast.unparse(piece) for piece in pieces[at : at + 2])
+            if one != other:
+                pieces[at], pieces[at + 1] = pieces[at + 1], pieces[at]
+                yield Exchange(getattr(node, "lineno", 0), one, other), copy
+
+
+def _renamed(own: ast.FunctionDef) -> Iterator[tuple[Exchange, ast.FunctionDef]]:
+    """Yield copies of a function with one name replaced by another that is assigned together with
+    it, as ``x`` with ``y``."""
+    nodes = [node for node in ast.walk(own) if isinstance(node, ast.Name)]
+    together: dict[str, set[str]] = {}
+    for node in ast.walk(own):
+        if isinstance(node, ast.Assign):
+            names = {one.id for one in _pieces(node) if isinstance(one, ast.Name)}
+            for name in names:
+                together.setdefault(name, set()).update(names - {name})
+    for number, node in enumerate(nodes):
+        if isinstance(node.ctx, ast.Load):
+            for other in sorted(together.get(node.id, ())):
+                copy = deepcopy(own)
+                names_there = [one for one in ast.walk(copy) if isinstance(one, ast.Name)]
+                names_there[number].id = other
+                yield Exchange(node.lineno, node.id), copy
+
+
+def _pieces(node: ast.AST) -> list[ast.expr]:
+    """Return the indices of an access, the arguments of a call, or the names of an assignment, in
+    the list that the node has."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):
+        return node.slice.elts
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func).rpartition(".")[2]
+        return [] if name in NOT_EXCHANGED or node.keywords else node.args
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+        names = node.targets[0].elts
+        return names if all(isinstance(one, ast.Name) for one in names) else []
+    return []
+
+
+def _kernel_of(function: ast.FunctionDef, like: Any) -> Any:
+    """Return the kernel of a changed text, with the names that the kernel ``like`` has."""
+    text = ast.unparse(function)
+    file = f"<exchanged {next(_numbers)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    original = like.py_func
+    names = dict(original.__globals__)
+    for name, cell in zip(original.__code__.co_freevars, original.__closure__ or (), strict=True):
+        names[name] = cell.cell_contents
+    exec(compile(text, file, "exec"), names)
+    return names[function.name]

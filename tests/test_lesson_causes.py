@@ -1,0 +1,261 @@
+"""The lessons' checks name the cause: numbers read again, names exchanged, an early return."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import numpy as np
+import pytest
+from lesson_kernels import kernel_of, ones, told_of
+from numba.cuda.core import config
+
+from convlab import ConvProblem, lessons, trace_stage
+from convlab.checking.common_causes import features, numbers_in
+from convlab.checking.outcome import Answer
+from convlab.ladder import Tile, stage_named
+from convlab.lessons import compiling, feedback, kernel_checks, stage_checks
+from convlab.lessons.traffic_hints import most_of, times_again
+from convlab.tracing import trace
+from convlab.tracing.branched_stores import branched_lines, branches_of, exclude
+
+pytestmark = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the strict simulator's findings")
+
+
+@pytest.fixture(autouse=True)
+def no_compilers(monkeypatch):
+    """Compile nothing: that depends on what is installed, and no result here may."""
+    monkeypatch.setattr(compiling, "compiled_alone", lambda kernel, types: None)
+
+
+# Stores in branches
+
+
+def threes(a):
+    return np.where(a > 1, a, 0).astype(np.float32)
+
+
+def on_threes():
+    return [lessons.On(1, 64, (np.arange(64, dtype=np.float32) % 3,))]
+
+
+@pytest.mark.parametrize(
+    ("body", "noted"),
+    [
+        ("    if a[i] > 1:\n        out[i] = a[i]\n    else:\n        out[i] = 0\n", True),
+        ("    if a[i] > 1:\n        out[i] = a[i]\n        return\n    out[i] = 0\n", True),
+        ("    x = a[i]\n    if not x > 1:\n        x = float32(0)\n    out[i] = x\n", False),
+    ],
+)
+def test_a_store_in_each_branch_is_right_and_noted(tmp_path, body, noted):
+    kernel = kernel_of(tmp_path, f"    i = cuda.grid(1)\n{body}")
+    found = told_of(kernel, threes, on_threes(), each_once=True, at_most=1.6)
+    assert found.passed, str(found)
+    assert any("store in different branches" in note for note in found.notes) == noted
+    assert {row.unit: row.yours for row in found.rows}["requests to global memory"] < 7
+
+
+def test_a_number_that_is_stored_twice_is_no_branch(tmp_path):
+    body = "    i = cuda.grid(1)\n    out[i] = 0\n    if a[i] > 1:\n        out[i] = a[i]\n"
+    found = told_of(kernel_of(tmp_path, body), threes, on_threes(), each_once=True, at_most=1.3)
+    assert found.result == feedback.COUNTS
+    assert "branches" not in str(found)
+
+
+def test_requests_of_a_loop_stay_apart(tmp_path):
+    body = """    i = cuda.grid(1)
+    for k in range(3):
+        if (i + k) % 2:
+            out[i] = a[i]
+        else:
+            out[i] = a[i] + 0
+"""
+    kernel = kernel_of(tmp_path, body)
+    assert branched_lines(kernel.py_func)
+    recorded = kernel_checks.tried(kernel, lessons.On(1, 32, (ones(32),)), ones(32)).trace.of("out")
+    assert sum(one.requests for one in recorded) == 3
+    assert sum(one.lanes for one in recorded) == 3 * 32
+
+
+def test_lines_exclude_each_other_in_branches_of_one_if():
+    text = """def f():
+    if a:
+        x = 1
+        if b:
+            y = 2
+        z = 3
+    elif c:
+        u = 4
+    v = 5
+"""
+    lines = branches_of(ast.parse(text))
+    assert exclude(lines[3], lines[8])
+    assert exclude(lines[5], lines[8])
+    assert not exclude(lines[5], lines[6])
+    assert not exclude(lines[3], lines[9])
+
+
+# Counts that are too high
+
+
+def test_a_number_that_each_thread_reads_again_is_told_and_no_bank(tmp_path):
+    body = """    s = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    s[t] = a[t]
+    cuda.syncthreads()
+    total = float32(0)
+    for k in range({times}):
+        total += s[t]
+    out[t] = total
+"""
+    yours, target = (kernel_of(tmp_path, body.format(times=n)) for n in (6, 1))
+    traces = [trace(one, 1, 32, ones(32), ones(32)).main for one in (yours, target)]
+    assert times_again(traces[0], "s", "load") == 6
+    hint = most_of(yours, traces[:1], "wavefronts", traces[1:], "shared")
+    assert "Each thread reads the same number of s 6 times while nothing changes it" in hint.advice
+    assert "bank" not in hint.advice
+
+
+def test_reads_of_what_has_changed_are_not_reads_again(tmp_path):
+    body = """    s = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    total = float32(0)
+    for k in range(4):
+        s[t] = a[t]
+        cuda.syncthreads()
+        total += s[31 - t]
+        cuda.syncthreads()
+    out[t] = total
+"""
+    found = trace(kernel_of(tmp_path, body), 1, 32, ones(32), ones(32)).main
+    assert times_again(found, "s", "load") == 1
+    assert times_again(found, "s", "store") == 1
+    assert times_again(found, "a", "load") == 4
+
+
+def test_how_far_apart_the_numbers_of_threads_lie_is_told(tmp_path):
+    body = "    i = cuda.grid(1)\n    out[i] = a[{index}]\n"
+    yours, target = (kernel_of(tmp_path, body.format(index=index)) for index in ("5 * i", "i"))
+    traces = [trace(one, 1, 32, ones(160), ones(32)).main for one in (yours, target)]
+    advice = most_of(yours, traces[:1], "sectors", traces[1:]).advice
+    assert advice.endswith("Here the numbers of neighbouring threads mostly lie 5 apart.")
+
+
+def test_memory_traffic_is_counted_with_the_second_tile_too():
+    stage, tile = stage_named("m03"), Tile(16, 2, 16)
+    told = feedback.Feedback("Passed.")
+    assert stage_checks._counted_also(stage, stage.prepare, tile, 1.25, 0, told) is told
+    found = stage_checks._counted_also(stage, stage.prepare, tile, 0.9, 0, told)
+    assert found.result == feedback.COUNTS
+    assert found.mistakes[0].what.startswith(
+        "With blocks of 32 threads (M_B = 16, N_B = 2, K_B = 16): too many requests"
+    )
+
+
+def test_what_is_allowed_is_told_beside_the_target():
+    found = feedback.checked_by_counts((), [feedback.row_of("requests", 50, 30)])
+    assert found.mistakes[0].what == "Too many requests (50, and 37 are allowed)."
+    assert "yours    target   allowed" in str(found)
+    none = feedback.checked_by_counts((), [feedback.row_of("scalar loads", 8, 0)])
+    assert none.mistakes[0].what == "Too many scalar loads (8, and none is allowed)."
+
+
+# Wrong answers
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("out[row, column] = a[row, column] + b[row]", "Is row the right name everywhere"),
+        ("out[column, row] = a[row, column] + b[column]", "Are column and row in the right order"),
+    ],
+)
+def test_names_that_are_exchanged_are_found(tmp_path, line, said):
+    table = np.arange(16, dtype=np.float32).reshape(4, 4)
+    body = f"    row, column = cuda.threadIdx.y, cuda.threadIdx.x\n    {line}\n"
+    kernel = kernel_of(tmp_path, body, "a, b, out")
+    on = [lessons.On(1, (4, 4), (table, np.arange(4, dtype=np.float32)))]
+    found = told_of(kernel, lambda a, b: a + b, on)
+    (mistake,) = found.mistakes
+    assert mistake.reason == feedback.ANSWER
+    assert mistake.advice.startswith(said)
+    assert [one.code for one in mistake.lines] == [line]
+
+
+def test_another_mistake_is_not_said_to_be_an_exchange(tmp_path):
+    body = "    i, j = cuda.grid(1), 0\n    out[i] = a[i] + 1\n"
+    (mistake,) = told_of(kernel_of(tmp_path, body)).mistakes
+    assert mistake.advice == ""
+
+
+def test_launches_that_could_not_go_on_are_counted(tmp_path):
+    body = "    i = cuda.grid(1)\n    out[i] = a[i] * (i % 40) + a[i + 30 if i > 63 else i]\n"
+    on = [lessons.On(n, 32, (ones(32 * n),)) for n in (1, 2, 3)]
+    right = np.arange(96, dtype=np.float32)
+    kernel = kernel_of(tmp_path, body)
+    found = told_of(kernel, lambda a: right[: len(a)] + 1, on)
+    assert any("1 of 3 launches is wrong, and in 1 more the kernel could not" in one.what
+               for one in found.mistakes), str(found)  # fmt: skip
+
+
+def test_the_problem_that_is_told_has_the_fewest_numbers():
+    small = ConvProblem(1, 2, 3, 3, 2, 2, padding=1, stride=2)
+    large = ConvProblem(1, 1, 90, 80, 1, (3, 2))
+    answers = [Answer(str(one), one, None) for one in (large, small)]
+    assert min(answers, key=Answer.work).problem == small
+    assert numbers_in(ConvProblem(1, 1, 1, 1, 1, 1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (ConvProblem(1, 1, 4, 4, 1, 2), "stride 1, one image and one channel"),
+        (ConvProblem(1, 1, 4, 4, 1, 2, padding=1), "padding"),
+        (ConvProblem(2, 1, 4, 4, 1, 2, stride=2, dilation=(1, 2)),
+         "dilation, a stride larger than 1 and several images"),
+    ],
+)  # fmt: skip
+def test_a_problem_is_named_by_its_features(problem, said):
+    assert features(problem) == said
+
+
+# Threads and barriers
+
+
+def test_a_return_before_a_barrier_is_told_which_store_needs_its_condition(tmp_path):
+    body = """    s = cuda.shared.array(THREADS, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    if i >= a.size:
+        return
+    s[t] = a[i]
+    cuda.syncthreads()
+    out[i] = s[t]
+"""
+    on = [lessons.On(2, 64, (ones(70),))]
+    (mistake,) = told_of(kernel_of(tmp_path, body), on=on).mistakes
+    assert mistake.reason == "barrier divergence"
+    assert "Only the store to out in line 12 needs a condition" in mistake.advice
+    assert "opposite of the condition in line 8" in mistake.advice
+
+
+def test_a_race_names_its_threads_once(tmp_path):
+    body = """    s = cuda.shared.array(THREADS, float32)
+    t = cuda.threadIdx.x
+    s[t] = a[t]
+    out[t] = s[THREADS - 1 - t]
+"""
+    mistake, *_ = told_of(kernel_of(tmp_path, body)).mistakes
+    assert mistake.reason == "shared race"
+    assert mistake.what.endswith("has written it, in block 0.")
+    assert "seen in thread" not in mistake.what
+
+
+# Pictures
+
+
+def test_a_picture_of_a_request_says_which_one_it_is():
+    problem = ConvProblem(1, 2, 6, 8, 4, 3, padding=1)
+    picture = lessons.one_request(trace_stage("m01", problem).main, "weight", number=4)
+    which = re.compile(r"This request is number 4 of the block's \d+ loads of weight")
+    assert any(which.match(one) for one in picture.legend)
+    assert any("`x32` in a box means that 32 lanes" in one for one in picture.legend)
