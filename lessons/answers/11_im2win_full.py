@@ -8,7 +8,7 @@ PIXEL_COLUMN = "i_w = column - p_w"
 INSIDE = "f_h < H_f and 0 <= i_h < H_i and 0 <= i_w < W_i"
 PIXEL = "value = input[i_n, i_c, i_h, i_w]"
 KEPT_PIXEL = "            windows[e] = value"
-COLUMN = "f_w, place = k // G, k % G"
+COLUMN = "f_w, place = term // G, term % G"
 WEIGHT = "value = weight[o_c, i_c, f_h, f_w]"
 THERE = "o_c < M and f_h < H_f and f_w < W_f"
 KEPT_WEIGHT = "            packed[e] = value"
@@ -19,17 +19,17 @@ LOOP = f"""        for f in range(I_FLOAT4S):
             {START}
 """
 ZEROS = "            four = (float32(0), float32(0), float32(0), float32(0))\n"
-GUARD = "if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):"
-LOAD = "                four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))\n"
-BY_ONES = """                at = first_I[f] + k + k // G * G * (d_w - 1)
+GUARD = "if (K_EVEN or term < K_W) and (I_EVEN or e < I_ALL):"
+LOAD = "                four = load4(windows, first_I[f] + term + term // G * G * (d_w - 1))\n"
+BY_ONES = """                at = first_I[f] + term + term // G * G * (d_w - 1)
                 four = (windows[at], windows[at + 1], windows[at + 2], windows[at + 3])
 """
 KEPT = "            fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four\n"
-LAST = "k = slice_ * K_B + e % K_4 * FLOAT4\n"
-PUT = "S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]"
+LAST = "term = slice_ * K_B + e % K_4 * FLOAT4\n"
+PUT = "S_I[(row0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]"
 HAS = "if I_EVEN or e < I_ALL:"
 FOUR = "                for c in range(FLOAT4):\n                    " + PUT + "\n"
-ONE_BY_ONE = """                at = (k0 + e % K_4 * FLOAT4) * PITCH + e // K_4
+ONE_BY_ONE = """                at = (row0 + e % K_4 * FLOAT4) * PITCH + e // K_4
                 S_I[at] = fetched_I[f, 0]
                 S_I[at + PITCH] = fetched_I[f, 1]
                 S_I[at + 2 * PITCH] = fetched_I[f, 2]
@@ -40,7 +40,7 @@ WRITE = "write(R_O, bias, m0, n0, ty, tx, output)"
 # The capstone's kernel.
 FIRST_BARRIER = "four[3]\n            cuda.syncthreads()\n"
 SECOND_BARRIER = "R_I[j]\n            cuda.syncthreads()\n"
-FROM_PACKED = "load4(packed, m0 * K_P + (k0 + k) * M_B + m)"
+FROM_PACKED = "load4(packed, m0 * K_P + (k0 + k) * M_B + row)"
 GROUP = "group = n // W_o * W_w + n % W_o * s_w + (k0 + k) // G * d_w"
 FROM_WINDOWS = "four = load4(windows, group * G + (k0 + k) % G)"
 TERMS = """            for k in range(K_B):
@@ -101,7 +101,7 @@ ANSWERS = {
         right("a return after the pixel", ("            value = float32(0)\n            if f_h < H_f and 0 <= i_h < H_i and 0 <= i_w < W_i:\n                value = input[i_n, i_c, i_h, i_w]\n            windows[e] = value", "            if f_h < H_f and 0 <= i_h < H_i and 0 <= i_w < W_i:\n                windows[e] = input[i_n, i_c, i_h, i_w]\n                return\n            windows[e] = float32(0)")),
     ],
     "pack": [
-        wrong("terms in m02's order", "answer", (COLUMN, "f_w, place = k % W_f, k // W_f")),
+        wrong("terms in m02's order", "answer", (COLUMN, "f_w, place = term % W_f, term // W_f")),
         wrong("rows before columns", "answer", ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, i_c, f_w % H_f, f_h % W_f]")),
         wrong("the place split by the filter's rows", "answer", (SPLIT, "f_h, i_c = place % H_f, place // H_f")),
         wrong("channels of input and output exchanged", "out of bounds", ("weight[o_c, i_c,", "weight[i_c, o_c,")),
@@ -111,17 +111,17 @@ ANSWERS = {
         wrong("a channel too many", "out of bounds", ("o_c < M", "o_c <= M")),
         wrong("zeros not written", "answer", (KEPT_WEIGHT, "    " + KEPT_WEIGHT)),
         wrong("one where there is no weight", "answer", ("value = float32(0)", "value = float32(1)")),
-        wrong("groups without their zeros", "answer", (COLUMN, "f_w, place = k // (H_f * C_i), k % (H_f * C_i)")),
+        wrong("groups without their zeros", "answer", (COLUMN, "f_w, place = term // (H_f * C_i), term % (H_f * C_i)")),
         wrong("the filter flipped", "answer", ("f_h, f_w]", "H_f - 1 - f_h, f_w]")),
         wrong("everything fetched twice", "counts", (WEIGHT, "value = (weight[o_c, i_c, f_h, f_w] + weight[o_c, i_c, f_h, f_w]) / 2")),
-        wrong("a name that does not exist", "broken", (COLUMN, "f_w, place = k // GROUP, k % GROUP")),
+        wrong("a name that does not exist", "broken", (COLUMN, "f_w, place = term // GROUP, term % GROUP")),
         wrong("the tile's first channel alone", "answer", ("e // (K_P * M_B) * M_B + e % M_B", "e // (K_P * M_B) * M_B")),
         wrong("the channel in the tile alone", "answer", ("e // (K_P * M_B) * M_B + e % M_B", "e % M_B"), told="more output channels than a tile"),
-        wrong("K for K_P", "answer", ("k = e // M_B % K_P", "k = e // M_B % (W_f * G)")),
-        wrong("channels slowest", "answer", ("e // (K_P * M_B) * M_B + e % M_B", "e // K_P"), ("k = e // M_B % K_P", "k = e % K_P")),
+        wrong("K for K_P", "answer", ("term = e // M_B % K_P", "term = e // M_B % (W_f * G)")),
+        wrong("channels slowest", "answer", ("e // (K_P * M_B) * M_B + e % M_B", "e // K_P"), ("term = e // M_B % K_P", "term = e % K_P")),
         wrong("columns from the end", "answer", ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, i_c, f_h, W_f - 1 - f_w]")),
-        right("with divmod", (COLUMN, "f_w, place = divmod(k, G)"), (SPLIT, "f_h, i_c = divmod(place, C_i)")),
-        right("the last term by its number", (THERE, "o_c < M and f_h < H_f and k < W_f * G")),
+        right("with divmod", (COLUMN, "f_w, place = divmod(term, G)"), (SPLIT, "f_h, i_c = divmod(place, C_i)")),
+        right("the last term by its number", (THERE, "o_c < M and f_h < H_f and term < W_f * G")),
         right("the place in the group by its number", (THERE, "o_c < M and place < H_f * C_i and f_w < W_f")),
         right("the channel by its tile", ("o_c = e // (K_P * M_B) * M_B + e % M_B", "tile_, rest = divmod(e, K_P * M_B)\n            o_c = tile_ * M_B + rest % M_B")),
         wrong("0 stored first, then the weight", "counts", ("            value = float32(0)\n            if o_c < M and f_h < H_f and f_w < W_f:\n                value = weight[o_c, i_c, f_h, f_w]\n            packed[e] = value", "            packed[e] = float32(0)\n            if o_c < M and f_h < H_f and f_w < W_f:\n                packed[e] = weight[o_c, i_c, f_h, f_w]\n            "), told="stores to the same element of packed twice"),
@@ -155,43 +155,43 @@ ANSWERS = {
     ],
     "fetch": [
         wrong("no guard past the last term", "out of bounds", (GUARD, "if I_EVEN or e < I_ALL:")),
-        wrong("always the first slice", "answer", (LAST, "k = e % K_4 * FLOAT4\n")),
-        wrong("float4s not times four", "misaligned", (LAST, "k = slice_ * K_B + e % K_4\n")),
-        wrong("dilation forgotten", "answer", (LOAD, "                four = load4(windows, first_I[f] + k)\n")),
+        wrong("always the first slice", "answer", (LAST, "term = e % K_4 * FLOAT4\n")),
+        wrong("float4s not times four", "misaligned", (LAST, "term = slice_ * K_B + e % K_4\n")),
+        wrong("dilation forgotten", "answer", (LOAD, "                four = load4(windows, first_I[f] + term)\n")),
         wrong("the same window's start for all float4s", "answer", (LOAD, LOAD.replace("first_I[f]", "first_I[0]"))),
-        wrong("window and float4 exchanged", "answer", (LAST, "k = slice_ * K_B + e // K_4 % K_4 * FLOAT4\n")),
+        wrong("window and float4 exchanged", "answer", (LAST, "term = slice_ * K_B + e // K_4 % K_4 * FLOAT4\n")),
         wrong("one number at a time", "counts", (LOAD, BY_ONES)),
         wrong("nothing kept past the end", "uninitialised", (ZEROS, ""), (LOAD + KEPT, LOAD + "    " + KEPT)),
         wrong("two numbers exchanged", "answer", (KEPT, KEPT.replace("fetched_I[f, 1], fetched_I[f, 2]", "fetched_I[f, 2], fetched_I[f, 1]"))),
         wrong("always the filter\'s first slice", "answer", ("first_F + slice_ * (K_B * M_B)", "first_F")),
-        wrong("a slice too far", "answer", (LAST, "k = (slice_ + 1) * K_B + e % K_4 * FLOAT4\n")),
+        wrong("a slice too far", "answer", (LAST, "term = (slice_ + 1) * K_B + e % K_4 * FLOAT4\n")),
         wrong("only the first float4 of a thread", "answer", (KEPT, KEPT.replace("[f, ", "[0, "))),
         wrong("dilation in the other direction", "out of bounds", ("G * (d_w - 1)", "G * d_w")),
-        wrong("the guard for k one too wide", "out of bounds", ("k < K_W)", "k <= K_W)")),
-        wrong("dilation for each float4", "out of bounds", ("four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))", "four = load4(windows, first_I[f] + k * d_w)")),
-        right("the dilation by columns", (LOAD, "                column, rest = k // G, k % G\n                four = load4(windows, first_I[f] + column * d_w * G + rest)\n")),
-        right("taken apart by hand", (ZEROS, ""), (LOAD + KEPT, "                a, b, c, d = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))\n            else:\n                a = b = c = d = float32(0)\n            fetched_I[f, 0] = a\n            fetched_I[f, 1] = b\n            fetched_I[f, 2] = c\n            fetched_I[f, 3] = d\n")),
-        right("the condition reversed", (GUARD, "if not (K_W <= k and not K_EVEN or I_ALL <= e and not I_EVEN):")),
+        wrong("the guard for the term one too wide", "out of bounds", ("term < K_W)", "term <= K_W)")),
+        wrong("dilation for each float4", "out of bounds", ("four = load4(windows, first_I[f] + term + term // G * G * (d_w - 1))", "four = load4(windows, first_I[f] + term * d_w)")),
+        right("the dilation by columns", (LOAD, "                column, rest = term // G, term % G\n                four = load4(windows, first_I[f] + column * d_w * G + rest)\n")),
+        right("taken apart by hand", (ZEROS, ""), (LOAD + KEPT, "                a, b, c, d = load4(windows, first_I[f] + term + term // G * G * (d_w - 1))\n            else:\n                a = b = c = d = float32(0)\n            fetched_I[f, 0] = a\n            fetched_I[f, 1] = b\n            fetched_I[f, 2] = c\n            fetched_I[f, 3] = d\n")),
+        right("the condition reversed", (GUARD, "if not (K_W <= term and not K_EVEN or I_ALL <= e and not I_EVEN):")),
     ],
     "put": [
-        wrong("four neighbours of a row", "answer", (PUT, "S_I[(k0 + e % K_4 * FLOAT4) * PITCH + (e // K_4 + c) % N_B] = fetched_I[f, c]")),
-        wrong("always the first buffer", "answer", (PUT, PUT.replace("k0 + ", ""))),
+        wrong("four neighbours of a row", "answer", (PUT, "S_I[(row0 + e % K_4 * FLOAT4) * PITCH + (e // K_4 + c) % N_B] = fetched_I[f, c]")),
+        wrong("always the first buffer", "answer", (PUT, PUT.replace("row0 + ", ""))),
         wrong("one number of four", "uninitialised", (FOUR, FOUR.replace("range(FLOAT4)", "range(1)"))),
-        wrong("rows and columns exchanged", "answer", (PUT, "S_I[(k0 + e // K_4 % K_B) * PITCH + e % K_4 * FLOAT4 + c] = fetched_I[f, c]")),
+        wrong("rows and columns exchanged", "answer", (PUT, "S_I[(row0 + e // K_4 % K_B) * PITCH + e % K_4 * FLOAT4 + c] = fetched_I[f, c]")),
         wrong("the four numbers in reverse order", "answer", (PUT, PUT.replace("fetched_I[f, c]", "fetched_I[f, FLOAT4 - 1 - c]"))),
         wrong("all in the same row", "answer", (PUT, PUT.replace("* FLOAT4 + c)", "* FLOAT4)"))),
         wrong("rows without their padding", "answer", (PUT, PUT.replace("* PITCH", "* N_B"))),
         wrong("only the first float4 of a thread", "uninitialised", (PUT, PUT.replace("fetched_I[f, c]", "fetched_I[0, c]")), (HAS, "if f == 0 and (I_EVEN or e < I_ALL):")),
         wrong("no guard for threads with no float4 left", "out of bounds", (HAS, "if True:")),
-        wrong("the buffer counted in numbers", "answer", (PUT, "S_I[k0 + (e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]")),
+        wrong("the buffer counted in numbers", "answer", (PUT, "S_I[row0 + (e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]")),
         wrong("the same float4 for all turns", "answer", (PUT, PUT.replace("fetched_I[f, c]", "fetched_I[0, c]"))),
-        wrong("the filter in the wrong buffer", "answer", ("store4(S_F, k0 * M_B + e * FLOAT4, four)", "store4(S_F, e * FLOAT4, four)")),
+        wrong("the filter in the wrong buffer", "answer", ("store4(S_F, row0 * M_B + e * FLOAT4, four)", "store4(S_F, e * FLOAT4, four)")),
         wrong("the terms' rows one further", "answer", ("FLOAT4 + c)", "FLOAT4 + (c + 1) % FLOAT4)")),
         wrong("the neighbour's column", "answer", ("* PITCH + e // K_4]", "* PITCH + (e // K_4 + 1) % N_B]")),
         right("written out", (FOUR, ONE_BY_ONE)),
         right("without the constant that saves the check", (HAS, "if e < K_B * N_B // FLOAT4:")),
-        right("from the last one on", (PUT, "S_I[(k0 + e % K_4 * FLOAT4 + FLOAT4 - 1 - c) * PITCH + e // K_4] = fetched_I[f, FLOAT4 - 1 - c]")),
-        right("the row first", ("S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]", "row = k0 + e % K_4 * FLOAT4 + c\n                    S_I[row * PITCH + e // K_4] = fetched_I[f, c]")),
+        right("from the last one on", (PUT, "S_I[(row0 + e % K_4 * FLOAT4 + FLOAT4 - 1 - c) * PITCH + e // K_4] = fetched_I[f, FLOAT4 - 1 - c]")),
+        right("the row first", ("S_I[(row0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]", "row = row0 + e % K_4 * FLOAT4 + c\n                    S_I[row * PITCH + e // K_4] = fetched_I[f, c]")),
     ],
     "skew": [
         given("counts"),
@@ -214,10 +214,10 @@ ANSWERS = {
     "im2win": [
         wrong("the transform without padding", "answer", (" - p_h", ""), (" - p_w", "")),
         wrong("the transform without its zeros", "answer", ("if f_h < H_f and 0 <= i_h", "if 0 <= i_h")),
-        wrong("the filter in m02's order", "answer", (COLUMN, "f_w, place = k % W_f, k // W_f")),
+        wrong("the filter in m02's order", "answer", (COLUMN, "f_w, place = term % W_f, term // W_f")),
         wrong("no barrier before multiplying", "shared race", (FIRST_BARRIER, "four[3]\n")),
         wrong("no barrier before the next slice", "shared race", (SECOND_BARRIER, "R_I[j]\n")),
-        wrong("always the filter's first slice", "answer", (FROM_PACKED, "load4(packed, m0 * K_P + k * M_B + m)")),
+        wrong("always the filter's first slice", "answer", (FROM_PACKED, "load4(packed, m0 * K_P + k * M_B + row)")),
         wrong("dilation forgotten", "answer", ("(k0 + k) // G * d_w", "(k0 + k) // G")),
         wrong("stride forgotten", "answer", ("n % W_o * s_w", "n % W_o")),
         wrong("no guard past the last term", "out of bounds", ("if k0 + k < K_W:", "if True:")),
@@ -230,12 +230,12 @@ ANSWERS = {
         wrong("operands read for every product", "counts", (TERMS, WITHOUT_REGISTERS)),
         wrong("the output's images and channels exchanged", "answer", (PLACE, "at = m * N + n")),
         wrong("windows one number at a time", "counts", (FROM_WINDOWS, "at = group * G + (k0 + k) % G\n                    four = (windows[at], windows[at + 1], windows[at + 2], windows[at + 3])"), line="windows[at]"),
-        wrong("the filter one number at a time", "counts", (f"store4(S_F, (k, m), {FROM_PACKED})", f"for c in range(FLOAT4):\n                    S_F[k, m + c] = {FROM_PACKED[:-1].replace('load4(packed, ', 'packed[')} + c]"), line="packed["),
+        wrong("the filter one number at a time", "counts", (f"store4(S_F, (k, row), {FROM_PACKED})", f"for c in range(FLOAT4):\n                    S_F[k, row + c] = {FROM_PACKED[:-1].replace('load4(packed, ', 'packed[')} + c]"), line="packed["),
         wrong("a name that does not exist", "broken", (EXISTS, "if m < M and n < NN:")),
         wrong("returned without an output", "barrier divergence", ("        for k0 in range(0, K_P, K_B):\n", "        if m0 + ty >= M or n0 + tx >= N:\n            return\n        for k0 in range(0, K_P, K_B):\n")),
         wrong("the first term of the slice in its index", "out of bounds", ("R_I[j] = S_I[k, tx", "R_I[j] = S_I[k0 + k, tx"), told="leave k0 out of the index"),
         wrong("the window begins with the image's padding", "out of bounds", ("n % W_o * s_w + (k0 + k)", "n % W_o * s_w - p.p_w + (k0 + k)")),
-        wrong("filter's tile not counted", "answer", ("m0 * K_P + (k0 + k) * M_B + m", "(k0 + k) * M_B + m")),
+        wrong("filter's tile not counted", "answer", ("m0 * K_P + (k0 + k) * M_B + row", "(k0 + k) * M_B + row")),
         right("a thread's rows and columns are neighbours", (ROWS_OF_THREAD, "S_F[k, ty * M_T + i]"), (OUTPUT_ROW, "m = m0 + ty * M_T + i")),
         right("longer rows in shared memory", ("(K_B, N_B), (M_T", "(K_B, N_B + 4), (M_T")),
         right("the barrier at the loop's head", (SECOND_BARRIER, "R_I[j]\n"), ("        for k0 in range(0, K_P, K_B):\n", "        for k0 in range(0, K_P, K_B):\n            cuda.syncthreads()\n")),

@@ -140,8 +140,8 @@ A GPU does not report when a kernel reads outside of an array: it returns some n
 result is sometimes wrong. The simulator looks at every single access and reports each one outside of its array.
 A trace holds these reports, too.
 
-This kernel adds to each element the element's right neighbour. The last element has no right
-neighbour, so it stays as it is. The kernel has one bug. Run the check, read what it found, and fix
+This kernel adds to each element of `a` its right neighbour. The last element has no right neighbour,
+so the last element of `out` is a copy of the last element of `a`. The kernel has one bug. Run the check, read what it found, and fix
 the kernel.
 
 <details><summary>Tip: which element does the thread with the last element read?</summary>
@@ -150,8 +150,8 @@ For the last element `i + 1` is `a.size`, and the last number of `a` is `a[a.siz
 </details>
 <details><summary>Tip: the plan</summary>
 
-Two cases: an element with a right neighbour gets the sum, the last element stays as it is. The guard that is there
-belongs to both cases.
+Two cases: where `a` has a right neighbour, `out` gets the sum; for the last element it gets a copy. The guard that is
+there belongs to both cases.
 </details>
 """
 
@@ -271,9 +271,10 @@ slider(
 """
 ### Find the bug, second part: right and slow
 
-This kernel doubles a matrix. Its answer is right, but it makes memory move eight times as many
-bytes as necessary. Look at the picture below the cell, then fix the kernel so that neighbouring
-threads touch neighbouring elements.
+This kernel doubles a matrix. Its answer is right, but each request makes memory move eight times as many
+bytes as it uses. Look at the picture below the cell, then fix the kernel so that neighbouring
+threads touch neighbouring elements. (The check adds up three launches. Two of them have small matrices, for which the
+factor is smaller, so the check says somewhat less than eight.)
 """
 
 

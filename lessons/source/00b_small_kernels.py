@@ -73,7 +73,8 @@ or a name that has a number outside of the kernel, such as `THREADS`.
 
 `cuda.syncthreads()` is a **barrier**: no thread goes on before all threads of the block have reached it. What if it
 is missing? Some thread reads a place that another thread has not filled yet. Here is the same kernel for blocks of
-`THREADS` threads without its barrier. The answer may be right by luck, so the simulator looks at every access. (A thread has three numbers, x, y and z; thread `(1, 0, 0)` is number 1.)
+`THREADS` threads without its barrier. The answer may be right by luck, so the simulator looks at
+every access. (Thread `(1, 0, 0)` is number 1.)
 """
 
 
@@ -98,7 +99,8 @@ once, into a tile. The tile has one place more than the block has threads: `tile
 `t`, and `tile[0]` for the left neighbour of the block's first number. `load(a, i)` from the first cell returns `a[i]`,
 or 0 outside of `a`.
 
-All threads must reach the barrier, also those past the end of the array.
+All threads must reach the barrier, also those past the end of the array. So no thread returns early, and only the store
+to `out` belongs in an `if` about the end of the array.
 """
 
 # %% [markdown]
@@ -229,9 +231,9 @@ that add have neighbouring numbers. So most warps add as a whole or not at all.
 
 ### Your turn: a dot product
 
-Each block adds up the products of *its* part: `out[b]` is the sum of `a[i] * b[i]` over the 128
-numbers of block `b`. The last block may have fewer numbers. `part[t]` already holds the product of
-thread `t`.
+Each block adds up the products of *its* part: `out[block]` is the sum of `a[i] * b[i]` over the 128
+numbers of that block, where `block` is `cuda.blockIdx.x`. The last block may have fewer numbers.
+`part[t]` already holds the product of thread `t`.
 """
 
 # %% [markdown]
@@ -351,14 +353,17 @@ check_kernel(
 """
 ## 3. Rows and columns
 
-An image has rows and columns, so a block may have them too. A block of shape `(8, 4)` has 8 threads
-across and 4 down, 32 in all. `x` counts across and `y` counts down, for threads and for blocks:
+An image has rows and columns, so a block may have them too. `x` counts across and `y` counts down, for threads and for
+blocks:
 
 | down | across |
 | --- | --- |
 | `cuda.threadIdx.y` | `cuda.threadIdx.x` |
 | `cuda.blockIdx.y` | `cuda.blockIdx.x` |
 | `cuda.blockDim.y` | `cuda.blockDim.x` |
+
+CUDA and NumPy write shapes in opposite orders. A *block* of shape `(8, 4)` has 8 threads across and 4 down, 32 in all:
+across comes first. An *array* of shape `(7, 14)` has 7 rows and 14 columns: down comes first.
 
 Threads that differ by one in `x` are neighbours in a warp. So `x` should be the column, because the
 numbers of a row are neighbours in memory.
@@ -380,12 +385,18 @@ who_does_what(trace(copy_table, (2, 2), (8, 4), table, np.zeros_like(table)).mai
 """
 Four blocks cover a table of 7 rows and 14 columns. In each direction the last block has too many
 threads, so each direction needs its own bounds check.
+"""
 
+# %% [markdown]
+"""
 ### Your turn: a bias for each column, and nothing below zero
 
 A layer of a network adds a bias and then replaces negative numbers by zero (its **ReLU**). Compute
 `a[row, column] + b[column]`, and write it to `out[row, column]`, or 0 if it is negative. The check
 launches the kernel with blocks of several shapes.
+
+Compute the number first, the sum or 0, and then store it with one line. With one store in each branch of an `if`, a warp
+that takes both branches makes two requests.
 
 <details><summary>Tip: how many rows have all the blocks above mine?</summary>
 
@@ -399,8 +410,8 @@ number of columns. Then add, and take the larger of the sum and 0.
 </details>
 <details><summary>Tip: the code</summary>
 
-`column, row = cuda.grid(2)` computes both numbers at once. The result is `max(total, float32(0))`. (Plain `0.0` is a
-64-bit number, and most GPUs are slow with 64-bit numbers.)
+`column, row = cuda.grid(2)` computes both at once. The result is `max(total, float32(0))`. (Plain `0` and `0.0` have 64
+bits, and most GPUs are slow with these.)
 </details>
 """
 
@@ -449,8 +460,9 @@ sum. There are `M` rows, `N` columns and `K` terms.
 All threads of a row need the same numbers of `A`, and all threads of a column need the same numbers
 of `B`. So a block of 8 x 8 threads computes a **tile** of 8 x 8 elements and goes along `k` in
 steps of 8: it copies 8 x 8 numbers of `A` and 8 x 8 numbers of `B` to shared memory, waits, and each
-thread adds 8 products. The block uses each fetched number eight times. The picture shows which
-thread writes which element:
+thread adds 8 products. The block uses each fetched number eight times.
+
+First the plain kernel, without shared memory. Its blocks have 8 x 8 threads, too. Which thread writes which element?
 """
 
 
@@ -486,14 +498,21 @@ one_request(plain, "A")
 The loop over the steps and the store are given. In each step every thread copies one number of `A`
 and one of `B`, or 0 outside of the matrices (`load_2d` does this), and adds up 8 products. Each
 step needs **two** barriers: one before the threads read the tiles, and one before the next step
-overwrites them.
+overwrites them. All threads of the block must reach both.
+
+| name | is |
+| --- | --- |
+| `m`, `n` | this thread's row and column of `C` |
+| `y`, `x` | its row and column in the block, and in both tiles |
+| `k0` | the first term of this step: 0, then 8, then 16, ... |
+| `k` | a term of this step, from 0 to 7, so term `k0 + k` of the sum |
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: which number of <code>A</code> should I copy, and which of <code>B</code>?</summary>
 
-`k0` is the first term of this step: 0, then 8, then 16. The block needs columns `k0` to `k0 + 7` of its rows of `A`, and rows `k0` to `k0 + 7` of its columns of `B`. There are
+The block needs columns `k0` to `k0 + 7` of its rows of `A`, and rows `k0` to `k0 + 7` of its columns of `B`. There are
 as many threads as numbers, so each copies one of each. Which of mine, `x` or `y`, counts along a row?
 </details>
 <details><summary>Tip: the plan</summary>

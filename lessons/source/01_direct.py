@@ -4,8 +4,8 @@
 
 **You will be able to** write a convolution as a GPU kernel and give each output a thread.
 
-A convolution slides a small filter over an image. At each position it multiplies the pixels under
-the filter by the filter's numbers and adds up the products. In code this takes seven loops, of
+A convolution slides a small filter over an image. At each position the pixels under the filter are a
+**window**. The convolution multiplies them by the filter's numbers and adds up the products. In code this takes seven loops, of
 which four become threads. This kernel, m01, is the first **stage** of a **ladder**. Each stage adds one
 idea to the stage that it builds on. (`m` stands for the main route; other routes branch off from it.) The main route
 leads to **im2win**, a way to reorder the image before a convolution, from a paper that these lessons follow. You should have done [00_start_here](00_start_here.ipynb) and
@@ -53,7 +53,8 @@ for i_n in range(N_i):
 The first four say *which output*. No output depends on another one, so each gets **a thread of its
 own**, and these four loops disappear. The last three say *which products make up the output*. They
 stay loops, and each thread runs them. The small problem below has one image with two channels,
-and its output has four channels:
+and its output has four channels. (`kernel_size=3` is the size of the filter, 3 x 3; this meaning of *kernel* is older
+than GPUs.)
 """
 
 # %%
@@ -95,12 +96,21 @@ picture. (`uint32` is an integer of 32 bits without a sign; GPUs are fastest wit
 
 # %% [markdown]
 """
-The sum is left for you. (The last line adds the `bias`, one number for each output channel.) Besides the stride (`s_h`, `s_w`) there is the padding (`p_h`, `p_w`: zero
-rows above, zero columns on the left) and the dilation (`d_h`, `d_w`: the step from one row or
-column of the filter to the next, mostly 1). The pixel that filter row `f_h` meets is in input row
-`o_h * s_h + f_h * d_h - p_h`. Above the image the result is negative. (This works: `o_h` is unsigned, but `s_h` and `p_h`
-are signed, so the result is signed.) Columns follow the same rule. A pixel outside the image is 0, but do not skip it:
-multiply it like any other, because 0 times an infinite weight is not 0.
+The sum is left for you. These names are given, with `_h` for rows and `_w` for columns:
+
+| name | is |
+| --- | --- |
+| `s_h`, `s_w` | the **stride**: the step from one window to the next |
+| `p_h`, `p_w` | the padding: rows of zeros above the image, columns of zeros on its left |
+| `d_h`, `d_w` | the **dilation**: the step from one row or column of the filter to the next, mostly 1 |
+| `H_i`, `W_i` | rows and columns of the image |
+| `bias` | a number for each output channel; the last line adds it |
+
+The pixel that filter row `f_h` meets is in input row `o_h * s_h + f_h * d_h - p_h`. Columns follow the same rule. Above
+the image the result is negative. (This works: `o_h` is unsigned, but `s_h` and `p_h` are signed, so the result is signed.)
+
+A pixel outside the image is 0, but do not skip it: multiply it like any other, because 0 times an infinite weight is
+not 0.
 """
 
 # %% [markdown]
@@ -117,8 +127,8 @@ begin with 0, replace it by the pixel if both are inside the image, multiply by 
 </details>
 <details><summary>Tip: the code</summary>
 
-`pixel = float32(0)`, and the condition for a pixel is `0 <= i_h < H_i and 0 <= i_w < W_i`. (Plain `0.0` would be a
-64-bit number, and every sum with it 64 bits wide. Most GPUs are many times slower with these.)
+`pixel = float32(0)`, and the condition for a pixel is `0 <= i_h < H_i and 0 <= i_w < W_i`. (Plain `0` and `0.0` have
+64 bits, and so would every sum with them. Most GPUs are many times slower with 64 bits.)
 </details>
 """
 
@@ -221,9 +231,21 @@ check(make_slow, "m01")
 """
 ## On a real GPU
 
-The times below were measured on an NVIDIA H200 with a layer of a real network, for this stage and some
-that later lessons are about: m03 fetches numbers once for a whole block, in m05 each thread computes a small matrix of
-outputs, m08 fetches the next numbers while it multiplies, and m11 is the whole of im2win.
+The times below were measured on an NVIDIA H200 with a layer of a real network, for this stage and some later ones.
+These are the stages of the main route and their lessons:
+
+| lesson | stages | what they add |
+| --- | --- | --- |
+| 01 | m01 | a thread for each output |
+| [04](04_implicit_gemm.ipynb) | m02 | the convolution as a matrix product |
+| [05](05_shared_memory.ipynb) | m03 | a block fetches numbers once, into shared memory |
+| [06](06_block_tiling.ipynb) | m04 | several outputs for each thread |
+| [07](07_microkernel.ipynb) | m05 | a small matrix of outputs for each thread |
+| [08](08_vectorized.ipynb) | m06 | four numbers with one instruction |
+| [09](09_double_buffer.ipynb) | m07, m08 | the next numbers are fetched while a thread multiplies |
+| [10](10_im2win.ipynb) | m09 | im2win's order of the image |
+| [11](11_im2win_full.ipynb) | m10, m11 | im2win with all of the above |
+| [12](12_fused_im2win.ipynb) | m12 to m15 | im2win that stores no reordered image |
 """
 
 # %%

@@ -255,17 +255,17 @@ measured("m01", "c01_input_channels", "c02_receptive_field", "c03_output_channel
 """
 None of these stages is faster than m01 on this layer. Why?
 
-- The layer has more than enough outputs to keep the GPU busy without a thread for each channel. The
-  naive kernel gains nothing from its additional threads, and they cost 64 atomic additions to each
-  output.
+- The layer has more than enough outputs to keep the GPU busy without a thread for each channel. c01
+  gains nothing from its additional threads, and they cost 64 atomic additions to each output.
 - Fetching the field once saves requests to global memory. But m01 gets the pixels that neighbouring
   threads have fetched from the **cache**, which is made of the same fast memory. c02 and c03 only add
   work: they copy pixels and wait at barriers, and each product still needs a read from shared memory and
   a read of the filter.
 
-The article that these kernels come from (001) found that they do well with large filters. Our
-measurements agree: c03 is faster than m01 from 9 x 9 on, and c02 only with very large filters. With large filters many windows use each number in shared memory, with 31 x 31 hundreds of
-windows, and m01's neighbours are probably too far apart for the cache:
+The article that these kernels come from (the first one under "Where to read on") found that they do well with large
+filters. Our measurements agree: c03 is faster than m01 from 9 x 9 on, and c02 only with very large filters. A large filter
+has large windows, so many windows contain the same pixel, with 31 x 31 hundreds of them. Each pixel in shared memory then
+serves all these windows, and m01's neighbours are probably too far apart for the cache:
 """
 
 # %%
@@ -316,7 +316,7 @@ large.
   share, [receptive_field.py](../src/convlab/ladder/channels/receptive_field.py). What was measured:
   [ladder](../docs/ladder.md#c01_input_channels), and all four sweeps:
   [sweeps_h200.json](../docs/results/sweeps_h200.json).
-- Accelerating 2D Convolutions on GPU (001): section 2.2 for the C_in-parallel kernel, section 2.3 and
+- Accelerating 2D Convolutions on GPU: section 2.2 for the C_in-parallel kernel, section 2.3 and
   Algorithm 2 for the C_out-parallel one, sections 3.2 to 3.5 for the sweeps.
 - Races and all other mistakes that the simulator finds: [findings](../docs/findings.md).
 - Next: [03_im2col](03_im2col.ipynb) writes out the pixels that every output sees.

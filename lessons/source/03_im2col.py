@@ -43,7 +43,8 @@ windows_written_out(tiny, column=4)
 
 # %% [markdown]
 """
-In NumPy this takes four lines. `sliding_window_view` shows all windows without copying. The last
+In NumPy this takes four lines. `sliding_window_view` shows all windows without copying; `window_shape` is the size of a
+window, that of the filter if there is no dilation. The last
 line puts the axes in the right order, (channel, filter row, filter column) before (image, row,
 column), and writes the matrix out:
 """
@@ -289,10 +290,10 @@ each column, neighbouring numbers of the product are neighbouring pixels, as in 
   [results](../docs/results.md#memory).
 - The im2win paper, section 2.3 and Figure 1:
   [arXiv 2306.14316](https://arxiv.org/abs/2306.14316).
-- Faster Convolution (002), section 2.2 and Algorithm 1: padding, unfolding, one product and
+- Faster Convolution, section 2.2 and Algorithm 1: padding, unfolding, one product and
   folding, without a custom kernel. [unfold.py](../src/convlab/problems/unfold.py) and the stage
   `i05_unfold_einsum` implement it.
-- CUDA IM2COL Kernels Design (003), equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch
+- CUDA IM2COL Kernels Design, equations 1.2 and 1.4 for the matrices, case 1 (a depth pitch
   of 4) for the kernel that moves four numbers at a time:
   [depth_last_layout.py](../src/convlab/ladder/im2col/depth_last_layout.py).
 - Next: [04_implicit_gemm](04_implicit_gemm.ipynb), the same product without the matrix.

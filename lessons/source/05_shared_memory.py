@@ -60,9 +60,9 @@ block_of_product(ours, problem, tile.K_B)
 
 # %% [markdown]
 """
-The next picture shows the same in the image. A column of the matrix is a window, and the block's 32
-windows are neighbours. So one term of all 32 windows is a strip of the image, and for the next
-term the strip moves a little.
+The next picture shows the same in the image. A column of the matrix is a window. The block's 32 windows belong to two
+rows of the output, which has 16 columns. So one term of all 32 windows is two rows of pixels, and for the next
+term these rows move a little.
 """
 
 # %%
@@ -100,18 +100,21 @@ For every slice a block does this:
 """
 ## Your turn: load a slice together
 
-The first step is one function. The threads of a block call it together, each with its own number `t`, and it must fill
-the filter's slice `S_F`, an array of `M_B` rows and `K_B` columns. It has `M_B * K_B` numbers, and the block has `THREADS` threads, which may
-be fewer or more. If there are fewer threads than numbers, a thread fetches several, one in each turn of a loop.
-(`range(2, 12, 4)` counts in steps of 4: 2, 6, 10.) Row `row` of the slice is row `m = m0 + row` of the filter's whole matrix, and the slice's first term is `k0`. `weight` has
-one dimension here: row `m`, term `k` of the whole matrix is `weight[m * K + k]`. Rows past `M` and terms past `K` do not exist: store 0 there.
+The first step is one function, which fills the filter's slice `S_F`. The threads of a block call it together, each with
+its own number `t`.
 
 | name | is |
 | --- | --- |
-| `M_B`, `K_B` | rows and terms of the slice |
+| `S_F` | the slice, an array of `M_B` rows and `K_B` columns, which are terms |
 | `THREADS` | threads of the block |
-| `m0`, `k0` | the slice's first row and first term |
-| `M`, `K` | rows and terms of the whole matrix |
+| `weight` | the filter's whole matrix, of `M` rows and `K` terms, in one dimension |
+| `m0`, `k0` | the row and the term of the whole matrix where the slice begins |
+
+So row `row`, column `k` of the slice is row `m0 + row`, term `k0 + k` of the whole matrix. Row `m`, term `term` of the
+whole matrix is `weight[m * K + term]`. Rows from `M` on and terms from `K` on do not exist: store 0 there.
+
+The slice has `M_B * K_B` numbers, and the block may have fewer threads than that, or more. If it has fewer, a thread
+fetches several numbers, one in each turn of a loop. (`range(2, 12, 4)` counts in steps of 4: 2, 6, 10.)
 """
 
 # %% [markdown]
@@ -159,8 +162,9 @@ The second step is the kernel. Three functions are given; `solved` takes them fr
 | `load_filter(weight, m0, k0, t, S_F)` | what you have just written |
 | `load_windows(input, i_n, o_h, o_w, k0, ty, tx, S_I)` | the same for the windows' slice |
 
-`S_F[row, k]` holds the slice of the filter, and `S_I[k, column]` the slice of the windows. This thread computes row
-`ty`, column `tx` of the tile. Both slices are loaded. Wait, add the products of this slice to `total`, and wait again.
+`S_F[row, k]` holds the slice of the filter, and `S_I[k, column]` the slice of the windows; `k` counts the terms of the
+slice, from 0. This thread computes row `ty`, column `tx` of the tile. Both slices are loaded. Wait, add the products of
+this slice to `total`, and wait again.
 """
 
 # %% [markdown]
@@ -218,7 +222,8 @@ side_by_side(
 # %% [markdown]
 """
 In exchange m03 makes requests to shared memory, two for each multiplication. Shared memory has no
-sectors. It has 32 **banks**. In one step, called a **wavefront**, each bank delivers one number. If all lanes
+sectors. It has 32 **banks**. Neighbouring numbers lie in neighbouring banks, and bank 0 follows bank 31: number `e` of an
+array is in bank `e % 32`, if the array begins in bank 0. In one step, called a **wavefront**, each bank delivers one number. If all lanes
 read from different banks, one wavefront serves them all. If several lanes read the same number, one
 wavefront serves them too. If lanes read different numbers from one bank, this is a **bank conflict**: the
 request takes several wavefronts. In the line that computes, all lanes of a warp are in one row of the tile,
@@ -240,7 +245,8 @@ one_request(ours, "S_I")
 """
 The next picture has bank conflicts. Each lane reads the first number of a row of its own, in an array with rows of 16
 numbers. So neighbouring lanes read numbers that lie 16 apart, and 16 lanes share each of two banks. Move the slider,
-which **pads** the rows: it makes each row longer than necessary, by numbers that nobody reads.
+which **pads** the rows: it makes each row longer than necessary, by numbers that nobody reads. (This padding of shared
+memory has nothing to do with the zeros around an image.)
 """
 
 
@@ -276,8 +282,8 @@ wavefronts as the same line of your kernel. Look at the request for `S_I` in thi
 bank?
 
 `load_slices` and `add_up` do what you have written above, barriers included. But they expect the windows' slice
-transposed: a row of `S_I` is a window here, and term `k` of window `tx` is `S_I[tx, k]`. One line of constants is the
-cause. Find the line and correct it. (If a check's table has *threads at barriers*, it adds up the threads that come to
+transposed: a row of `S_I` is a window here, and term `k` of window `tx` is `S_I[tx, k]`. So leave the order of the two
+sizes as it is. One line of constants is the cause. Find the line and correct it. (If a check's table has *threads at barriers*, it adds up the threads that come to
 each barrier.)
 """
 
@@ -331,8 +337,8 @@ that lie `K_B = 8` apart: the numbers of lanes 0, 4, 8, ... are in the same bank
 </details>
 <details><summary>Tip: the plan</summary>
 
-Lanes in neighbouring rows should read from different banks. So pad each row by one number: then neighbouring lanes read numbers that lie 9 apart, and 32 lanes use 32
-different banks.
+Lanes in neighbouring rows should read from different banks. So pad each row by one number. Then neighbouring lanes read
+numbers that lie 9 apart, and 32 lanes use 32 different banks.
 </details>
 """
 

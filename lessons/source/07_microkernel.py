@@ -215,8 +215,8 @@ measured("m01", "m03", "m04", "m05", "m06")
 m05 takes clearly less time than m04, and less than half of m01's. The im2win paper found the same: when
 it removed its techniques one at a time, removing the micro-kernel cost most.
 
-- A multiplication no longer waits for two reads: it works on registers, and most of its operands
-  are already there.
+- A multiplication no longer waits for two reads: it works on registers, and most of its **operands**
+  (the numbers that it multiplies) are already there.
 - The compiler knows the bounds of both loops, so it unrolls them into a long row of multiplications
   and additions with no counters and no jumps between them.
 - Registers are few. A thread has at most 255, and all threads of an SM share the SM's registers:

@@ -95,7 +95,7 @@ float4s. Two places are left for you:
 - **Load the filter's slice,** one float4 at a time. It has `K_B` rows of `M_4 = M_B // FLOAT4` float4s, which
   the `THREADS` threads share; `t` is this thread's number. Float4 `e` is in row `e // M_4`. In `packed` the
   block's part begins at row `k0`, column `m0`; a row there has `M_P` numbers.
-- **Load the operands of step `k`,** in the loop over `k`. For each float4 of the thread, `i` from 0 to `M_T` in
+- **Load the operands of term `k`,** the numbers that the thread multiplies, in the loop over `k`. For each float4 of the thread, `i` from 0 to `M_T` in
   steps of `FLOAT4`, load four numbers of `S_F` into `R_F[i]` to `R_F[i + 3]`. The four are in row `k`, from
   column `ty * FLOAT4 + i * ROWS` on. Likewise load `N_T` numbers of `S_I` into `R_I`, from column
   `tx * FLOAT4 + j * COLUMNS` on.

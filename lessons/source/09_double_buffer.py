@@ -54,7 +54,7 @@ slices_in_buffers(m06=event_log("m06"), m08=event_log("m08"))
 """
 The kernel does the same with registers, because a load from shared memory to registers takes some
 30 cycles. It has two sets of registers for the operands, `R_F0`, `R_I0` and `R_F1`, `R_I1`: it
-reads step `k + 1` into one set while it multiplies step `k` from the other.
+reads the operands of term `k + 1` into one set while it multiplies those of term `k` from the other.
 """
 
 # %% [markdown]
@@ -71,27 +71,28 @@ The loop has one **round** more than there are slices, so that all rounds have t
 | last | nothing more | the last slice | |
 
 The registers `fetched_F` and `fetched_I` hold what a thread has loaded from global memory. The functions that load
-and store are given. (m07, the stage between m06 and m08, has them too, with one buffer and two barriers.) So are
-these:
+and store are given, and so are these:
 
 | call | does |
 | --- | --- |
-| `read(S_F, S_I, k, ty, tx, R_F, R_I)` | loads the operands in row `k` of shared memory into registers; the slice's step `k` is in row `k0 + k` |
+| `read(S_F, S_I, row, ty, tx, R_F, R_I)` | loads the operands in row `row` of shared memory into registers |
 | `multiply(R_F, R_I, R_O)` | adds their products to the thread's sums |
+
+(Comments name lines of the im2win paper's Algorithm 3, which lesson [11](11_im2win_full.ipynb) prints.)
 """
 
 # %% [markdown]
 """
-(Comments name lines of the im2win paper's Algorithm 3, which lesson [11](11_im2win_full.ipynb) prints; you do not need
-them here.) `S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. The slice
-that the block multiplies begins at row `k0`. Three places are left for you:
+`S_F` and `S_I` have `2 * K_B` rows: one buffer begins at row 0, the other at row `K_B`. The buffer of the slice
+that the block multiplies begins at row `row0`, so term `k` of the slice is in row `row0 + k`. To multiply one term is a
+**step**. Three places are left for you:
 
-- **The steps of a slice, one ahead.** Step 0 is in `R_F0`, `R_I0` already (a line in your third
-  place loads it). Read step `k + 1` into the other registers *before* you multiply step `k`. A
+- **The steps of a slice, one ahead.** The operands of step 0 are in `R_F0`, `R_I0` already (a line in your third
+  place loads them). Read those of step `k + 1` into the other registers *before* you multiply step `k`. A
   kernel cannot compute the name of a register, so each turn of your loop does two steps. The lines
   after the loop are given: they read step `K_B - 1` and multiply step `K_B - 2`. (The last product
   comes at the end of the round.)
-- **The other buffer.** Set `k0` to the first row of the buffer that the block does not multiply
+- **The other buffer.** Set `row0` to the first row of the buffer that the block does not multiply
   from. The given lines store the loaded slice in that buffer.
 - **The change of roles.** Wait until all threads have stored, and read step 0 of the new slice into
   `R_F0`, `R_I0`.
@@ -107,13 +108,13 @@ steps 0 to 5, two in a turn. Step 0 is in `R_F0`, `R_I0`; the other two arrays a
 <details><summary>Tip: the plan</summary>
 
 One turn: read step `k + 1` into the free registers, multiply step `k`, read step `k + 2` into the registers that are free
-now, multiply step `k + 1`. At the round's end `k0` becomes the other of its two values; after the store comes a barrier,
+now, multiply step `k + 1`. At the round's end `row0` becomes the other of its two values; after the store comes a barrier,
 and then the read of step 0.
 </details>
 <details><summary>Tip: the code</summary>
 
-The loop is `for k in range(0, K_B - 2, 2)`, and its first line `read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)`. `k0` is 0
-or `K_B`, so `K_B - k0` is the other of the two; `uint32(K_B - k0)` tells the compiler that it is never negative.
+The loop is `for k in range(0, K_B - 2, 2)`, and its first line `read(S_F, S_I, row0 + k + 1, ty, tx, R_F1, R_I1)`. `row0`
+is 0 or `K_B`, so `K_B - row0` is the other of the two; `uint32(K_B - row0)` tells the compiler that it is never negative.
 </details>
 """
 
@@ -127,13 +128,13 @@ stage_kernel(
     ),
     blank(
         "the other buffer",
-        first="k0 = uint32(K_B - k0)",
-        last="k0 = uint32(K_B - k0)",
+        first="row0 = uint32(K_B - row0)",
+        last="row0 = uint32(K_B - row0)",
     ),
     blank(
         "wait for all threads, read step 0 of the new slice",
         first="cuda.syncthreads()  # lines 5 and 16",
-        last="read(S_F, S_I, k0, ty, tx, R_F0, R_I0)",
+        last="read(S_F, S_I, row0, ty, tx, R_F0, R_I0)",
     ),
     hidden=("of_window", "clear", "load", "read", "multiply", "store", "write"),
 )

@@ -94,17 +94,28 @@ workspaces({"im2col": "i01", "im2win": "m09"}, layers=chosen)
 ## Your turn: the transform
 
 The tensor is `windows[i_n, i_c, o_h, place]`: image, channel, row of the output, and the place in this
-row. Equation 2 of the paper defines it, here in our letters:
+row. This is Equation 2 of the paper in our letters, with padding and dilation:
 
-`windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, o_h * s_h + f_h, column]`
+`windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, i_h, i_w]`
 
-for each `column` and each `f_h` of the `H_f` rows. With padding, `column` counts columns of the padded image, from 0 to
-`W_w - 1`. So with padding and dilation the row of the input is `o_h * s_h + f_h * d_h - p_h` and its column is
-`column - p_w`. `W_w` is the number of columns that the windows of a row cover (without padding and with stride 1, all
-`W_i` columns of the image). A row of the tensor has `W_w * H_f` numbers.
+| name | is |
+| --- | --- |
+| `f_h` | a row of the filter, from 0 to `H_f - 1` |
+| `column` | a column of the padded image, from 0 to `W_w - 1` |
+| `W_w` | the number of columns that the windows of a row cover: without padding and with stride 1, all `W_i` of the image |
+| `i_h` | the row of the input, `o_h * s_h + f_h * d_h - p_h` |
+| `i_w` | the column of the input, `column - p_w` |
 
+A row of the tensor has `W_w * H_f` numbers. Where the pixel is outside the image, the number is 0.
+"""
+
+# %% [markdown]
+"""
 Each thread writes one number. To find which, split the thread's number `e` as in lesson 01: `f_h`
 counts fastest, then `column`, then `o_h`, then `i_c`, then `i_n`.
+
+Compute the number first, the pixel or 0, and then store it with one line. With one store in each branch of an `if`, a
+warp that takes both branches makes two requests.
 """
 
 # %% [markdown]

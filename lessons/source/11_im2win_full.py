@@ -7,8 +7,9 @@ memory, and at the end all of it from an empty cell.
 
 m09, the stage of lesson 10, has the right order and a slow kernel; m08, that of lesson 09, has a fast kernel and the
 wrong order. m10 combines the right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3.
-You should have done lessons [04](04_implicit_gemm.ipynb) to [10](10_im2win.ipynb); the capstone needs all of them. If
-you come from the short path, do 05 to 09 first.
+You should have done [00b](00b_small_kernels.ipynb), [05](05_shared_memory.ipynb) (slices and barriers) and
+[10](10_im2win.ipynb). Lessons 06 to 09 lead to m08's kernel step by step; what the exercises need of them is said
+here again, in short.
 """
 
 # %% setup=true
@@ -24,16 +25,16 @@ from convlab.lessons import side_by_side, time_mine, traced, whole_im2win
 """
 ## The idea
 
-One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes.
-Since m06 (lesson 08) the kernels fetch the filter with such float4 loads. They cannot fetch the input in this way,
-because in an image a window's pixels begin anywhere.
+One instruction can move four numbers, 16 bytes, if they are neighbours and begin at a multiple of 16 bytes. The four
+are a **float4**. Since m06 (lesson 08) the kernels fetch the filter with such float4 loads. They cannot fetch the input in
+this way, because in an image a window's pixels begin anywhere.
 
 In m09's tensor they begin anywhere, too. There a window has `H_f * W_f` contiguous numbers for each channel,
 for example nine, which is not a multiple of four. One more change solves this: put the **channels
 innermost**. For each column of the input the numbers of *all* channels form a **column group** of
 `H_f * C_i` numbers. If this is not a multiple of four, zeros fill up the group. Then
 
-- all numbers of a window are **contiguous**, `W_f` groups long;
+- all numbers of a window are **contiguous**, `W_f` groups long (without dilation of the width);
 - every window begins at a multiple of four numbers, as groups do;
 - the next number of a window is always the next number in memory, so the kernel needs no index
   arithmetic for it.
@@ -48,8 +49,11 @@ A window's numbers now lie column by column, in a column row by row, and in a ro
 channel. The terms of a sum may have any order, as long as the filter has the same order. So a small
 kernel packs the filter in this order, too, with zeros where the tensor has zeros.
 
-The rest of the kernel is m08's: tiles, registers, two buffers. Only the code that fetches and
-stores a slice changes. That is m10. (m11 also tunes the kernel; the end of the lesson says how.)
+The rest of the kernel is m08's. A block computes a tile of outputs, slice by slice, as in lesson 05, with two changes.
+Each thread computes several outputs and keeps their sums in registers, a thread's own memory. And shared memory has two
+**buffers**, each with room for a slice: the block fetches the next slice into one while it multiplies from the other.
+Only the code that fetches and stores a slice changes. That is m10. (m11 also tunes the kernel; the end of the lesson says
+how.)
 
 In NumPy the new tensor takes a few lines. `G` is the size of a group and `W_w` the number of columns that a row
 of windows covers. The numbers of a group lie filter row by filter row, and in each row channel by channel:
@@ -81,8 +85,8 @@ Write the same as a kernel. Each number of the tensor gets a thread. These names
 | `place` | its place in the group, from 0 to `G - 1` |
 | `i_n`, `o_h` | the image and the output row that `row` belongs to |
 
-Find the filter row `f_h` and the channel `i_c`, then the pixel's row `i_h` and
-column `i_w` in the image, and write the pixel, or 0 where there is none, to `windows[e]`.
+Find the filter row `f_h` and the channel `i_c`, then the pixel's row `i_h` and column `i_w` in the image. Compute the
+number first, the pixel or 0 where there is none, and then store it to `windows[e]` with one line.
 """
 
 # %% [markdown]
@@ -137,7 +141,8 @@ packed_filter(ConvProblem(1, 2, 4, 4, 6, kernel_size=(3, 2)), Tile(M_B=4, N_B=4,
 """
 Look at the first column of the first matrix, which is filter 0. Its terms come column by column, in a column row by row,
 and in a row channel by channel. The `G` terms of a filter's column are a group, as in the tensor, and zeros fill up the
-group. So term `k` is number `k % G` of the group of filter column `k // G`.
+group. So the term with number `term` is number `term % G` of the group of filter column `term // G`. (In this lesson
+`term` counts the terms of a whole window, and `k` those of a slice.)
 
 A kernel multiplies `M_B` output channels at a time, so `packed` has one matrix for each `M_B` of them. A matrix has `M_B`
 columns and `K_P` rows, one for each term; `K_P` is rounded up to whole slices. A slice is then contiguous (a frame in the
@@ -162,9 +167,10 @@ def packed_in_numpy(weight, problem, tile):
 
 # %% [markdown]
 """
-In the kernel below, number `e` of `packed` belongs to output channel `o_c` and term `k`; both are given. Find the
-filter's column `f_w`, row `f_h` and channel `i_c`, and write the weight, or 0 where there is none, to `packed[e]`.
-(`place` is again a number's place in its group, from 0 to `G - 1`.)
+In the kernel below, number `e` of `packed` belongs to output channel `o_c` and term `term`; both are given. Find the
+filter's column `f_w`, row `f_h` and channel `i_c`. Compute the number first, the weight or 0 where there is none, and then
+store it to `packed[e]` with one line. (`place` is again a number's place in its group, from 0 to `G - 1`.
+`blocks_for(a, b)` is `a / b`, rounded up.)
 
 <details><summary>Tip: where is there no weight?</summary>
 
@@ -173,12 +179,12 @@ In three cases: past the last output channel, in the zeros that fill up a group,
 </details>
 <details><summary>Tip: the plan</summary>
 
-Split `k` by `G` into the column and the place in its group. Split the place by `C_i` as in the transform. Then one
+Split `term` by `G` into the column and the place in its group. Split the place by `C_i` as in the transform. Then one
 `if` with three comparisons.
 </details>
 <details><summary>Tip: the code</summary>
 
-`f_w, place = k // G, k % G`, then `f_h, i_c = place // C_i, place % C_i`. The weight is
+`f_w, place = term // G, term % G`, then `f_h, i_c = place // C_i, place % C_i`. The weight is
 `weight[o_c, i_c, f_h, f_w]`.
 </details>
 """
@@ -188,7 +194,7 @@ stage_kernel(
     "plain_im2win",
     blank(
         "find f_w, f_h and i_c; write the weight, or 0 where there is none",
-        first="f_w, place = k // G",
+        first="f_w, place = term // G",
         last="packed[e] = value",
     ),
     name="make_packing",
@@ -202,10 +208,20 @@ check_layout(make_packing, packed_in_numpy, "weight")
 ## Algorithm 3
 
 Now the kernel. This is the paper's Algorithm 3, beside the lines of
-[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) that do the same. Lessons 05 to 09 explain every line:
-`S` is shared memory, `R` registers, `I` the tensor, `F` the filter. `vec_load` loads float4s from shared memory.
-`load` and `store` number the two buffers: one is filled while the other is read, and after each step they change
-roles. (Line 19 is as the arithmetic needs it; lesson [15](15_read_the_paper.ipynb) says what is printed there.)
+[m11_warp_tiling](../src/convlab/ladder/main/m11_warp_tiling.py) that do the same. Lessons 05 to 09 explain every line;
+for the exercises you need only what is marked 3, 4, 14 and 15.
+
+| in the listing | is | in m11 |
+| --- | --- | --- |
+| `S`, `R` | shared memory, registers | `S_F`, `S_I`, `R_F0`, ... |
+| `I`, `F`, `O` | the tensor, the packed filter, the output | `windows`, `packed`, `output` |
+| `bx`, `by` | the block's numbers: `bx` of its output channels, `by` of its windows | in `m0` and `n0` |
+| `kk` | the number of a slice | `slice_` |
+| `k'` | a term of the slice | `k` |
+| `load`, `store` | the numbers of two buffers: one is filled while the other is read, then they change roles | 0 and 1 in names, `row0` |
+| `vec_load` | float4 loads from shared memory | in `read` |
+
+(Line 19 is as the arithmetic needs it; lesson [15](15_read_the_paper.ipynb) says what is printed there.)
 """
 
 # %%
@@ -217,8 +233,8 @@ Three things are not in the listing:
 
 - Lines 3, 4, 14 and 15 have two halves, as in lesson 09: `fetch` loads from global memory to registers, `store`
   stores to shared memory. m11 fetches the next slice *before* lines 9 to 12, so that their arithmetic hides the latency.
-- Lines 9 to 12 are one function, `two_steps`, which the kernel calls for `k` = 0, 2, 4, ... The last two steps follow
-  in the kernel, as in lesson 09.
+- `steps` multiplies for `k` = 0, 2, 4, ..., two terms at a time. While it multiplies the numbers of one term, which are in
+  registers, it reads those of the next term into other registers. The last two terms follow in the kernel.
 - The listing says which slice is loaded, but not from where. That depends on the tensor, and it is your next task.
 
 The exercises show one part of m11 each. The check puts your part in the place of m11's.
@@ -228,21 +244,25 @@ The exercises show one part of m11 each. The check puts your part in the place o
 """
 ## Your turn: where does a window begin?
 
-A slice has `N_B` windows and `K_B` terms of each window, that is `K_4 = K_B // FLOAT4` float4s of each window; `FLOAT4`
-is 4. The threads share these float4s: thread `t` of `THREADS` has float4 number `e = t + f * THREADS` for each `f`, which
-belongs to window `e // K_4` of the tile. `n0` is the tile's first window.
+Window `n` is the window of output pixel `n`. There are `N` of them, `W_o` in each row of the output. A slice has `N_B`
+windows, from window `n0` on, and `K_B` terms of each window. That is `K_4 = K_B // FLOAT4` float4s of each window;
+`FLOAT4` is 4.
 
-For each `f` below `I_FLOAT4S`, find the number of the window among all windows, and store to `first_I[f]` where in the tensor this window
-begins. A row of the tensor has `W_w` groups of `G` numbers; a row of windows has `W_o` windows, `s_w` columns apart.
-Past the last window, `N - 1`, take the last one again: its results are not written.
+The threads share these float4s. Thread `t` of `THREADS` has up to `I_FLOAT4S` of them: float4 number
+`e = t + f * THREADS` for each `f` below `I_FLOAT4S`. It belongs to window `e // K_4` of the slice.
+
+For each `f`, find the number of the window among all windows, and store to `first_I[f]` the index of the window's first
+number in `windows`. The array `windows` has one dimension here. A row of the tensor has `W_w` groups of `G` numbers, and
+neighbouring windows of a row begin `s_w` groups apart. Past the last window, `N - 1`, take the last one again: its results
+are not written.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: in which row of the tensor is a window, and at which column does it begin?</summary>
 
-All images' rows of windows follow each other, in the tensor as in the output. So you need only the number of the window
-and `W_o`.
+The rows of windows of all images follow each other, in the tensor as in the output. So the number of the window and `W_o`
+give both.
 </details>
 <details><summary>Tip: the plan</summary>
 
@@ -274,16 +294,26 @@ check(part_of("m11", find_windows=make_find_windows), "m11")
 """
 ## Your turn: float4 loads
 
-Thread `t` fetches up to `I_FLOAT4S` float4s of a slice. For each `f` it fetches float4 number `e = t + f * THREADS`, which
-is float4 number `e % K_4` of its window. So its first term is `k = slice_ * K_B + e % K_4 * FLOAT4`. A window's terms
-are contiguous, so term `k` lies at `first_I[f] + k`. (With a dilation `d_w` of the width the columns of a window are
-`d_w` groups apart, so add `k // G * G * (d_w - 1)`. Without dilation this is zero, and the compiler removes it.)
+Thread `t` fetches its float4s of slice number `slice_`. For each `f` it fetches float4 number `e = t + f * THREADS`,
+which is float4 number `e % K_4` of its window. So the number of its first term in the window is
+`term = slice_ * K_B + e % K_4 * FLOAT4`. A window's terms are contiguous, so this term lies at `first_I[f] + term`. (With a
+dilation `d_w` of the width the columns of a window are `d_w` groups apart, so add `term // G * G * (d_w - 1)`. Without
+dilation this is zero, and the compiler removes it.)
+"""
 
-Two constants tell where a comparison is not needed: `K_EVEN` is true if no slice goes past the last term, and `I_EVEN` if
-every thread has a float4 for every `f`.
+# %% [markdown]
+"""
+`load4(windows, index)` returns the four numbers from `index` on. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`,
+which are registers of this thread. The loop for the filter is given and works in the same way.
 
-`load4(windows, place)` loads four numbers at once. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`. The loop for
-the filter is given and works in the same way.
+| name | is |
+| --- | --- |
+| `K_W` | the number of a window's terms |
+| `I_ALL` | the number of float4s in a slice of the windows |
+| `K_EVEN` | a constant, true if no slice goes past the last term |
+| `I_EVEN` | a constant, true if every thread has a float4 for every `f` |
+
+The last two save comparisons where the answer is known. You need not use them.
 """
 
 # %% [markdown]
@@ -295,12 +325,12 @@ divide `I_ALL`, some threads have no float4 for their last `f`.
 </details>
 <details><summary>Tip: the plan</summary>
 
-Compute `k`. Start with four zeros. If `k < K_W` and `e < I_ALL`, load four numbers. Store the four in any case.
+Compute `term`. Start with four zeros. If `term < K_W` and `e < I_ALL`, load four numbers. Store the four in any case.
 </details>
 <details><summary>Tip: the code</summary>
 
-`four = (float32(0), float32(0), float32(0), float32(0))`, then `if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):` and
-in it `four = load4(windows, first_I[f] + k + ...)`. The last line is as in the loop for the filter.
+`four = (float32(0), float32(0), float32(0), float32(0))`, then `if (K_EVEN or term < K_W) and (I_EVEN or e < I_ALL):` and
+in it `four = load4(windows, first_I[f] + term + ...)`. The last line is as in the loop for the filter.
 </details>
 """
 
@@ -310,7 +340,7 @@ stage_part(
     "fetch",
     blank(
         "float4 f of the windows' slice: load four numbers, or zeros past the end",
-        first="k = slice_ * K_B + e % K_4 * FLOAT4",
+        first="term = slice_ * K_B + e % K_4 * FLOAT4",
         last="fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four",
     ),
 )
@@ -323,13 +353,15 @@ check(part_of("m11", fetch=make_fetch), "m11")
 ## Your turn: store scalars
 
 In shared memory the slice must lie as `read` expects it: a row for each term, so that neighbouring
-threads find neighbouring windows. Term `k` of window `column` is at `S_I[k * PITCH + column]`. `PITCH`, the length of a
-row, is `N_B` and 4 numbers more, so rows begin at multiples of four numbers, as float4 loads need it. ("Find the bug"
-below shows what the 4 numbers are for.) A float4 with four terms of *one* window therefore goes to four rows, one number
-each. The slice that is stored begins at row `k0`.
+threads find neighbouring windows. So a float4 with four terms of *one* window goes to four rows, one number each.
 
-Float4 `e` of this thread is the same as before: window `e // K_4` is the column, and its terms begin at
-`e % K_4 * FLOAT4`.
+`S_I` has one dimension in m11: row `row`, column `column` is `S_I[row * PITCH + column]`. It holds both buffers, one below
+the other. The buffer that the thread stores to begins at row `row0`, so term `k` of the slice is in row `row0 + k`.
+`PITCH`, the length of a row, is `N_B + 4`, so rows begin at multiples of four numbers, as float4 loads need it. ("Find the
+bug" below shows what the 4 more numbers are for.)
+
+Float4 `e` of this thread is the same as before: window `e // K_4` of the slice is the column, and the float4 begins at term
+`k = e % K_4 * FLOAT4` of the slice.
 """
 
 # %% [markdown]
@@ -341,12 +373,12 @@ four neighbours.
 </details>
 <details><summary>Tip: the plan</summary>
 
-Loop over this thread's float4s. As before, it may have none for its last `f`. In the loop, four stores: number `c` of the
-float4, from 0 to 3, goes `c` rows further down.
+Loop over this thread's float4s, `fetched_I[f, 0]` to `fetched_I[f, 3]` for each `f`. As before, it may have none for its
+last `f`. In the loop, four stores: number `c` of the float4, from 0 to 3, goes `c` rows further down.
 </details>
 <details><summary>Tip: the code</summary>
 
-`if I_EVEN or e < I_ALL:`, in it `for c in range(FLOAT4):`, and in that one store: row `k0 + e % K_4 * FLOAT4 + c`, column
+`if I_EVEN or e < I_ALL:`, in it `for c in range(FLOAT4):`, and in that one store: row `row0 + e % K_4 * FLOAT4 + c`, column
 `e // K_4`, number `fetched_I[f, c]`.
 </details>
 """
@@ -358,7 +390,7 @@ stage_part(
     blank(
         "each of my float4s: its four numbers into four rows of S_I",
         first="for f in range(I_FLOAT4S):  # four terms",
-        last="S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]",
+        last="S_I[(row0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]",
     ),
 )
 
@@ -395,10 +427,11 @@ float4.
 
 ## Find the bug
 
-This is m10's kernel; `solved` gives its parts, which do what yours do. Its results are right, but look how the lanes
-of one store to `S_I` share the banks. The picture below it shows the same store in the stage. One line of constants is
-wrong: find the line and correct it. (Lesson 05 had a remedy that nearly fits here. But `read` loads four neighbours
-of a row at once, and these four must begin at a multiple of four numbers.)
+This is m10's kernel; `solved` gives its parts, which do what yours do. In m10 `S_I` has two dimensions, and a place is
+`S_I[row, column]`. The kernel's results are right, but look how the lanes of one store to `S_I` share the banks. The second
+picture shows the same store in the stage. One line of constants is wrong: find the line and correct it. (Lesson 05 had a
+remedy that nearly fits here. But `read` loads four neighbours of a row at once, and these four must begin at a multiple of
+four numbers.)
 """
 
 # %% hunt="skew"
@@ -478,8 +511,17 @@ buffer for each slice and two barriers. Three functions return a kernel each:
 | `make_transform(problem)` | `transform(input, windows)` | a thread for each number of the tensor, `cuda.grid(1)` |
 | `make_packing(problem, tile)` | `packing(weight, packed)` | a thread for each number of the packed filter |
 | `make_kernel(problem, tile)` | `im2win(windows, packed, bias, output)` | blocks of `tile.threads` threads; `blockIdx.x` counts tiles of windows, `blockIdx.y` tiles of output channels |
+"""
 
-`windows`, `packed` and `output` have one dimension.
+# %% [markdown]
+"""
+`windows`, `packed` and `output` have one dimension:
+
+| array | where is what |
+| --- | --- |
+| `windows` | as in the exercises: rows of `W_w` groups, groups of `G` numbers |
+| `packed` | the matrix of the tile whose first channel is `m0` begins at `m0 * K_P`; its row `term` is `M_B` numbers |
+| `output` | image, channel, row, column: output pixel `n` is pixel `o_p = n % (H_o * W_o)` of image `i_n = n // (H_o * W_o)`, and its channel `m` is at `(i_n * M + m) * (H_o * W_o) + o_p` |
 """
 
 # %% [markdown]
@@ -488,10 +530,11 @@ Sizes that a kernel uses are constants, which `make_kernel` computes before the 
 
 | size | is |
 | --- | --- |
+| `M`, `N`, `H_o`, `W_o`, `s_w`, `d_w` | `problem.M` and so on |
 | `G`, `W_w` | `group_size(problem)`, `window_columns(problem)`, as in this lesson |
 | `K_W` | `problem.W_f * G`, the terms of a window |
 | `K_P` | `tile.whole_slices(K_W)`, the terms rounded up to whole slices |
-| `M_B`, `N_B`, `K_B`, `M_T`, `N_T` | `tile.M_B` and so on |
+| `M_B`, `N_B`, `K_B`, `M_T`, `N_T` | `tile.M_B` and so on; a thread computes `M_T` x `N_T` outputs |
 | `ROWS`, `COLUMNS` | `tile.rows`, which is `M_B // M_T`, and `tile.columns`, which is `N_B // N_T` |
 | `THREADS` | `tile.threads`, which is `ROWS * COLUMNS` |
 
@@ -502,25 +545,43 @@ then begins at a multiple of 16 bytes. `F_SLICE` is a name for its shape, becaus
 
 # %% [markdown]
 """
+### What the kernel needs of lessons 06 to 08
+
+- **Registers.** `cuda.local.array(O_SHAPE, float32)` makes a thread's own array. It is in registers if the bounds of all
+  loops over it are constants. It begins with arbitrary numbers.
+- **A thread's outputs.** Sum `i`, `j` of a thread belongs to row `ty + i * ROWS` and column `tx + j * COLUMNS` of the
+  tile. A row of the tile is an output channel, from `m0` on; a column is a window, from `n0` on.
+- **Sums and operands in registers.** **Operands** are the numbers that are multiplied. For each term `k` of a slice a
+  thread copies `M_T` of them from `S_F` and `N_T` from `S_I` to local arrays, and then multiplies each of the first by each
+  of the second: `M_T + N_T` reads for `M_T * N_T` products. Without the copies every product needs two reads, and the check
+  rejects that.
+- **float4s.** `load4(array, index)` returns four numbers, `store4(array, index, four)` stores them. With two dimensions the
+  index is a pair, `(row, column)`: the four are in this row, from this column on. The first one must lie at a multiple of
+  four numbers.
+"""
+
+# %% [markdown]
+"""
 The check tries each layout first, then all together on the problems on which m11 is tried. You can also check a layout
 alone: `check_layout(make_transform, windows_in_numpy, "input")`, `check_layout(make_packing, packed_in_numpy, "weight")`.
-The memory traffic may be four times that of m11. A kernel with a thread for each output makes far more requests than that: use tiles in
-shared memory, and sums in registers. The kernel must load `windows` and `packed` as float4s; the check counts its scalar
-loads of both.
+The memory traffic may be four times that of m11. A kernel with a thread for each output makes far more requests than that:
+use tiles in shared memory, with sums *and* operands in registers. The kernel must load `windows` and `packed` as float4s;
+the check counts its scalar loads of both.
 """
 
 # %% [markdown]
 """
 <details><summary>Tip: what does your kernel do first, what for each slice, and what last?</summary>
 
-Look at lessons 07 and 08: clear the sums; for each slice load, wait, multiply, wait; write. Which lines of m06
-change when it reads the tensor instead of the image?
+The steps of lesson 05 are the same here, but a thread has several sums: clear them; for each slice load, wait, multiply,
+wait; write them. Which of these steps reads `windows`, and which reads `packed`?
 </details>
 <details><summary>Tip: the plan of the kernel</summary>
 
-Output `(i, j)` of a thread is in row `ty + i * ROWS` and column `tx + j * COLUMNS` of the tile. For each slice: float4s of
-`packed`, from number `m0 * K_P + k0 * M_B` on, go to `S_F[k, m]` as float4s. Float4s of windows go to four rows of
-`S_I[k, column]`; where a window begins you know from `first_I`. Then m05's outer product. Two barriers.
+Clear the `M_T` x `N_T` sums. For each slice, from term `k0` on: the threads share the float4s of `packed`, which go to
+`S_F[k, row]` as float4s, and those of the windows, each of which goes to four rows of `S_I[k, column]`. Where a window
+begins you know from `first_I`. Wait. For each term copy the operands and multiply each by each. Wait. At last each sum
+whose output exists is written, with the bias of its channel.
 </details>
 """
 
@@ -528,14 +589,14 @@ Output `(i, j)` of a thread is in row `ty + i * ROWS` and column `tx + j * COLUM
 """
 <details><summary>Tip: the code of the loads</summary>
 
-`for e in range(t, K_B * M_B // 4, THREADS):` with `k, m = e // (M_B // 4), e % (M_B // 4) * 4`, and
-`load4(packed, m0 * K_P + (k0 + k) * M_B + m)`. `for e in range(t, N_B * K_4, THREADS):` with
+`for e in range(t, K_B * M_B // 4, THREADS):` with `k, row = e // (M_B // 4), e % (M_B // 4) * 4`, and
+`load4(packed, m0 * K_P + (k0 + k) * M_B + row)`. `for e in range(t, N_B * K_4, THREADS):` with
 `k, column = e % K_4 * 4, e // K_4`. Group `(k0 + k) // G` of the window is `d_w` groups after the one before.
 </details>
-<details><summary>Tip: the code of the store</summary>
+<details><summary>Tip: the code of the products and of the store</summary>
 
-Output pixel `n` of channel `m` is at `(n // (H_o * W_o) * M + m) * (H_o * W_o) + n % (H_o * W_o)`. Write it where
-`m < M and n < N`.
+`R_F[i] = S_F[k, ty + i * ROWS]` for each `i` copies the operands of the filter; those of the windows follow the same rule.
+Write a sum where `m < M and n < N`, with `m = m0 + ty + i * ROWS` and `n = n0 + tx + j * COLUMNS`.
 </details>
 """
 

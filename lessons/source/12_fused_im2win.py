@@ -12,7 +12,7 @@ slice that it needs, in shared memory, from the input. This goes beyond the pape
 | m12 | asynchronous copies in a multistage pipeline |
 | m13 | windows copied from the input: no tensor is left |
 | m14 | an **epilogue** (the code after the loop) that stores whole sectors |
-| m15 | **split-K** for few outputs: several blocks share the terms of each sum; and slices of any depth |
+| m15 | **split-K** for few outputs: several blocks share the terms of each sum; and slices of any number of terms |
 
 You should have done [09](09_double_buffer.ipynb) and [11](11_im2win_full.ipynb).
 """

@@ -228,9 +228,9 @@ output row and column in whose window the pixel lies under this tap. In the forw
 - `at_h = i_h + p_h - f_h * d_h` must be `o_h * s_h`. So it must not be negative, and `s_h` must divide it.
 - Then `o_h = at_h // s_h`, and it must be an output row: below `H_o`.
 
-Columns follow the same rule. Then add up over the filters: `M_g` filters see channel `i_c`, the first
-has number `first`, and in them the channel has number `i_c % C_g`. (Without groups these are `C_o`, 0
-and `i_c`.) Each adds `of_output[i_n, first + o_c, o_h, o_w] * weight[first + o_c, i_c % C_g, f_h, f_w]` to `total`.
+Columns follow the same rule. Then add up over the filters. (A convolution may have **groups**: then a filter sees only
+the channels of its group.) `M_g` filters see channel `i_c`, the first has number `first`, and in them the channel has number
+`i_c % C_g`. Without groups these are `C_o`, 0 and `i_c`. Each adds `of_output[i_n, first + o_c, o_h, o_w] * weight[first + o_c, i_c % C_g, f_h, f_w]` to `total`.
 """
 
 # %% [markdown]

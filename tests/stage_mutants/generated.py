@@ -71,7 +71,7 @@ EQUIVALENT = [
      "a slice is copied twice, to the same place"),
     (r"if SLICES > AT_FIRST:.* => (AT_FIRST|SLICES -> DEPTH)",
      "what it skips copies nothing, or a slice again"),
-    (r"^m(0[789]|1[01])_.* (\[1\] if .*: for f|if .*: k0 =).* => SLICES -> \(SLICES\) \+ 1$",
+    (r"^m(0[789]|1[01])_.* (\[1\] if .*: for f|if .*: row0 =).* => SLICES -> \(SLICES\) \+ 1$",
      "what is stored behind the last slice is not used"),
     (r"^m0[34]_.*if m < M and n < N:.* => N -> \(N\) \+ 1$", "the last output is stored twice"),
     (r"^m1[345]_.*(\(k \* PITCH|K_B \* PITCH\)).* => PITCH -> N_B$", "PITCH is N_B"),

@@ -53,9 +53,15 @@ BESIDE = (
     _Beside(range(5, 6), "cuda.syncthreads()  # line 5"),
     _Beside(range(6, 8), "read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7"),
     _Beside(range(8, 9), "for slice_ in range("),
-    _Beside(range(9, 13), "read(S_F, S_I, at_F, at_I, k + 1", "multiply(R_F1", "two_steps"),
-    _Beside(range(13, 14), "if slice_ < SLICES:\nk0 ="),
-    _Beside(range(14, 16), "store(fetched_F, fetched_I, t, k0, S_F, S_I)  # lines 14-15"),
+    # m11 fetches the next slice before it multiplies this one.
+    _Beside(range(0), "if slice_ < SLICES:\nfetch(", "issue_loads()"),
+    _Beside(range(9, 10), "steps(S_F, S_I"),
+    _Beside(range(10, 12), "read(S_F, S_I, at_F, at_I, k + 1", part="two_steps"),
+    _Beside(range(12, 13), "multiply(R_F0", part="two_steps"),
+    # The second of two steps, with the registers exchanged.
+    _Beside(range(0), "read(S_F, S_I, at_F, at_I, k + 2", "multiply(R_F1", "two_steps"),
+    _Beside(range(13, 14), "if slice_ < SLICES:\nrow0 ="),
+    _Beside(range(14, 16), "store(fetched_F, fetched_I, t, row0, S_F, S_I)  # lines 14-15"),
     _Beside(range(16, 17), "cuda.syncthreads()  # line 16"),
     _Beside(range(17, 19), "read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18"),
     _Beside(range(19, 20), "multiply(R_F1, R_I1, R_O)  # line 19"),
@@ -107,4 +113,4 @@ def algorithm_3() -> Listing:
         code = lines_between(source, one.first, one.last or one.first.partition("\n")[0])
         numbered = tuple(f"{number:2} {ALGORITHM_3[number - 1]}" for number in one.numbers)
         rows.append((numbered, tuple(line.partition("  #")[0] for line in code)))
-    return Listing("Algorithm 3 of the im2win paper (000), and the lines of m11", tuple(rows))
+    return Listing("Algorithm 3 of the im2win paper, and the lines of m11", tuple(rows))

@@ -63,15 +63,15 @@ WRITE_SCALARS = Part(
     last="output[i_n, m, o_h, o_w] = R_O[i, j] + bias[m]",
 )
 ALL_BUT_TWO_STEPS = Part(
-    takes="S_F, S_I, k0, ty, tx, R_F0, R_I0, R_F1, R_I1, R_O",
+    takes="S_F, S_I, row0, ty, tx, R_F0, R_I0, R_F1, R_I1, R_O",
     first="for k in range(0, K_B - 2, 2):",
     last="multiply(R_F1, R_I1, R_O)",
 )
-OTHER_BUFFER = Part("k0", "k0 = uint32(K_B - k0)", "k0 = uint32(K_B - k0)", gives="k0")
+OTHER_BUFFER = Part("row0", "row0 = uint32(K_B - row0)", "row0 = uint32(K_B - row0)", gives="row0")
 WAIT_AND_READ = Part(
-    takes="S_F, S_I, k0, ty, tx, R_F0, R_I0",
+    takes="S_F, S_I, row0, ty, tx, R_F0, R_I0",
     first="cuda.syncthreads()  # lines 5 and 16",
-    last="read(S_F, S_I, k0, ty, tx, R_F0, R_I0)",
+    last="read(S_F, S_I, row0, ty, tx, R_F0, R_I0)",
 )
 FIND_WINDOWS = Part(
     takes="n0, t, first_I",
@@ -168,9 +168,9 @@ PARTS: dict[str, dict[str, Part]] = {
             last="fetched_I[f] = pixel",
         ),
         "store": Part(
-            takes="fetched_F, fetched_I, k0, t, column, S_F, S_I",
+            takes="fetched_F, fetched_I, row0, t, column, S_F, S_I",
             first="for f in range(F_FETCHED[0]):\ne = t + f * THREADS\nfour = (fetched_F[f, 0]",
-            last="S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]",
+            last="S_I[row0 + t // N_B + f * I_ROWS, column] = fetched_I[f]",
         ),
         "all_but_two_steps": ALL_BUT_TWO_STEPS,
         "other_buffer": OTHER_BUFFER,
@@ -195,9 +195,9 @@ PARTS: dict[str, dict[str, Part]] = {
             last="fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four",
         ),
         "store": Part(
-            takes="fetched_F, fetched_I, k0, t, S_F, S_I",
+            takes="fetched_F, fetched_I, row0, t, S_F, S_I",
             first="for f in range(F_FETCHED[0]):\ne = t + f * THREADS\nfour = (fetched_F[f, 0]",
-            last="S_I[k0 + e % K_4 * FLOAT4 + c, e // K_4] = fetched_I[f, c]",
+            last="S_I[row0 + e % K_4 * FLOAT4 + c, e // K_4] = fetched_I[f, c]",
         ),
         "all_but_two_steps": ALL_BUT_TWO_STEPS,
         "other_buffer": OTHER_BUFFER,

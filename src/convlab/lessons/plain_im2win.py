@@ -69,8 +69,8 @@ def make_packing(problem: ConvProblem, tile: Tile) -> Any:
         e = cuda.grid(1)
         if e < NUMBERS:
             o_c = e // (K_P * M_B) * M_B + e % M_B
-            k = e // M_B % K_P
-            f_w, place = k // G, k % G
+            term = e // M_B % K_P
+            f_w, place = term // G, term % G
             f_h, i_c = place // C_i, place % C_i
             value = float32(0)
             if o_c < M and f_h < H_f and f_w < W_f:
@@ -104,8 +104,8 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
                 R_O[i, j] = float32(0)
         for k0 in range(0, K_P, K_B):
             for e in range(t, K_B * M_4, THREADS):
-                k, m = e // M_4, e % M_4 * FLOAT4
-                store4(S_F, (k, m), load4(packed, m0 * K_P + (k0 + k) * M_B + m))
+                k, row = e // M_4, e % M_4 * FLOAT4
+                store4(S_F, (k, row), load4(packed, m0 * K_P + (k0 + k) * M_B + row))
             for e in range(t, N_B * K_4, THREADS):
                 k, column = e % K_4 * FLOAT4, e // K_4
                 n = min(n0 + column, N - 1)

@@ -41,13 +41,13 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     I_FETCHED = K_B // I_ROWS
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read(S_F, S_I, k, ty, tx, R_F, R_I):
-        """Row k of the slices, shared memory to registers."""
+    def read(S_F, S_I, row, ty, tx, R_F, R_I):
+        """A row of the slices, shared memory to registers."""
         for i in range(0, M_T, FLOAT4):
-            four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))
+            four = load4(S_F, (row, ty * FLOAT4 + i * ROWS))
             R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
         for j in range(0, N_T, FLOAT4):
-            four = load4(S_I, (k, tx * FLOAT4 + j * COLUMNS))
+            four = load4(S_I, (row, tx * FLOAT4 + j * COLUMNS))
             R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -81,7 +81,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # the slice's first row, 0 or K_B; a store flips it first, so slice 0 is at row 0
+        row0 = K_B  # where the slice's buffer begins, 0 or K_B; flipped before slice 0 is stored
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers
                 for f in range(F_FETCHED[0]):
@@ -99,22 +99,22 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     fetched_I[f] = pixel
             if slice_ > 0:
                 for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
-                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
+                    read(S_F, S_I, row0 + k + 1, ty, tx, R_F1, R_I1)
                     multiply(R_F0, R_I0, R_O)
-                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
+                    read(S_F, S_I, row0 + k + 2, ty, tx, R_F0, R_I0)
                     multiply(R_F1, R_I1, R_O)
-                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
+                read(S_F, S_I, row0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:  # lines 3-4 and 14-15, second half: to the buffer that is free
-                k0 = uint32(K_B - k0)  # uint32, since never negative
+                row0 = uint32(K_B - row0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
                     four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                    store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
+                    store4(S_F, (row0 + e // M_4, e % M_4 * FLOAT4), four)
                 for f in range(I_FETCHED):
-                    S_I[k0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
+                    S_I[row0 + t // N_B + f * I_ROWS, column] = fetched_I[f]
                 cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other
-                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
+                read(S_F, S_I, row0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 

@@ -38,13 +38,13 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
     I_FETCHED = (I_FLOAT4S, FLOAT4)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def read(S_F, S_I, k, ty, tx, R_F, R_I):
-        """Row k of the slices, shared memory to registers."""
+    def read(S_F, S_I, row, ty, tx, R_F, R_I):
+        """A row of the slices, shared memory to registers."""
         for i in range(0, M_T, FLOAT4):
-            four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))
+            four = load4(S_F, (row, ty * FLOAT4 + i * ROWS))
             R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four
         for j in range(0, N_T, FLOAT4):
-            four = load4(S_I, (k, tx * FLOAT4 + j * COLUMNS))
+            four = load4(S_I, (row, tx * FLOAT4 + j * COLUMNS))
             R_I[j], R_I[j + 1], R_I[j + 2], R_I[j + 3] = four
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -77,7 +77,7 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = K_B  # the slice's first row, 0 or K_B; a store first flips it, so slice 0 is at row 0
+        row0 = K_B  # where the slice's buffer begins, 0 or K_B; flipped before slice 0 is stored
         for slice_ in range(SLICES + 1):  # line 8
             if slice_ < SLICES:  # lines 3-4 and 14-15, first half: global memory to registers
                 for f in range(F_FETCHED[0]):
@@ -85,31 +85,31 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                     four = load4(packed, K_B * (int64(m0) * SLICES + slice_ * M_B) + e * FLOAT4)
                     fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
                 for f in range(I_FLOAT4S):
-                    k = slice_ * K_B + (t + f * THREADS) % K_4 * FLOAT4
+                    term = slice_ * K_B + (t + f * THREADS) % K_4 * FLOAT4
                     four = (float32(0), float32(0), float32(0), float32(0))
-                    if k < K_W:  # with dilation a window's columns are d_w column groups apart
-                        four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
+                    if term < K_W:  # with dilation a window's columns are d_w column groups apart
+                        four = load4(windows, first_I[f] + term + term // G * G * (d_w - 1))
                     fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
             if slice_ > 0:
                 for k in range(0, K_B - 2, 2):  # lines 9-12: read one step ahead
-                    read(S_F, S_I, k0 + k + 1, ty, tx, R_F1, R_I1)
+                    read(S_F, S_I, row0 + k + 1, ty, tx, R_F1, R_I1)
                     multiply(R_F0, R_I0, R_O)
-                    read(S_F, S_I, k0 + k + 2, ty, tx, R_F0, R_I0)
+                    read(S_F, S_I, row0 + k + 2, ty, tx, R_F0, R_I0)
                     multiply(R_F1, R_I1, R_O)
-                read(S_F, S_I, k0 + K_B - 1, ty, tx, R_F1, R_I1)
+                read(S_F, S_I, row0 + K_B - 1, ty, tx, R_F1, R_I1)
                 multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:  # lines 3-4 and 14-15, second half: to the buffer that is free
-                k0 = uint32(K_B - k0)  # uint32, since never negative
+                row0 = uint32(K_B - row0)  # uint32, since never negative
                 for f in range(F_FETCHED[0]):
                     e = t + f * THREADS
                     four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                    store4(S_F, (k0 + e // M_4, e % M_4 * FLOAT4), four)
+                    store4(S_F, (row0 + e // M_4, e % M_4 * FLOAT4), four)
                 for f in range(I_FLOAT4S):  # four terms of a window: one for each of four rows
                     e = t + f * THREADS
                     for c in range(FLOAT4):
-                        S_I[k0 + e % K_4 * FLOAT4 + c, e // K_4] = fetched_I[f, c]
+                        S_I[row0 + e % K_4 * FLOAT4 + c, e // K_4] = fetched_I[f, c]
                 cuda.syncthreads()  # lines 5 and 16: all have filled it, and have read the other
-                read(S_F, S_I, k0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
+                read(S_F, S_I, row0, ty, tx, R_F0, R_I0)  # lines 6-7 and 17-18
             if slice_ > 0:
                 multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads
 

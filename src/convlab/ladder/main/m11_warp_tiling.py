@@ -94,26 +94,26 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
                 fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3] = four
         for f in range(I_FLOAT4S):
             e = t + f * THREADS
-            k = slice_ * K_B + e % K_4 * FLOAT4
+            term = slice_ * K_B + e % K_4 * FLOAT4
             four = (float32(0), float32(0), float32(0), float32(0))
-            if (K_EVEN or k < K_W) and (I_EVEN or e < I_ALL):
+            if (K_EVEN or term < K_W) and (I_EVEN or e < I_ALL):
                 # With dilation the columns of a window are d_w column groups apart.
-                four = load4(windows, first_I[f] + k + k // G * G * (d_w - 1))
+                four = load4(windows, first_I[f] + term + term // G * G * (d_w - 1))
             fetched_I[f, 0], fetched_I[f, 1], fetched_I[f, 2], fetched_I[f, 3] = four
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def store(fetched_F, fetched_I, t, k0, S_F, S_I):
-        """A slice, registers to shared memory, from row k0 on."""
+    def store(fetched_F, fetched_I, t, row0, S_F, S_I):
+        """A slice, registers to shared memory, from row row0 on."""
         for f in range(F_FETCHED[0]):
             e = t + f * THREADS
             if F_EVEN or e < F_ALL:
                 four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                store4(S_F, k0 * M_B + e * FLOAT4, four)
+                store4(S_F, row0 * M_B + e * FLOAT4, four)
         for f in range(I_FLOAT4S):  # four terms of a window: one for each of four rows
             e = t + f * THREADS
             if I_EVEN or e < I_ALL:
                 for c in range(FLOAT4):
-                    S_I[(k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]
+                    S_I[(row0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):
@@ -166,10 +166,10 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = uint32(0)  # row of shared memory where the slice to multiply begins: 0 or K_B
+        row0 = uint32(0)  # row of shared memory where the slice to multiply begins: 0 or K_B
         at_F, at_I = uint32(ty * FLOAT4), uint32(tx * FLOAT4)  # this thread's part of it
         fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)  # lines 3-4
-        store(fetched_F, fetched_I, t, k0, S_F, S_I)
+        store(fetched_F, fetched_I, t, row0, S_F, S_I)
         cuda.syncthreads()  # line 5: all threads have filled the slice
         read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 6-7
         for slice_ in range(int32(1), int32(SLICES + 1)):  # line 8: multiplies slice_ - 1
@@ -180,10 +180,10 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             read(S_F, S_I, at_F, at_I, K_B - 1, R_F1, R_I1)
             multiply(R_F0, R_I0, R_O)
             if slice_ < SLICES:
-                k0 = uint32(K_B - k0)  # the other buffer's turn
-                at_F = uint32(k0 * M_B + ty * FLOAT4)
-                at_I = uint32(k0 * PITCH + tx * FLOAT4)
-                store(fetched_F, fetched_I, t, k0, S_F, S_I)  # lines 14-15
+                row0 = uint32(K_B - row0)  # the other buffer's turn
+                at_F = uint32(row0 * M_B + ty * FLOAT4)
+                at_I = uint32(row0 * PITCH + tx * FLOAT4)
+                store(fetched_F, fetched_I, t, row0, S_F, S_I)  # lines 14-15
                 cuda.syncthreads()  # line 16: all have filled the next slice and have read this one
                 read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)  # lines 17-18
             multiply(R_F1, R_I1, R_O)  # line 19: the last step, while line 18 reads

@@ -63,13 +63,13 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Kernel:
             if F_EVEN or e < F_ALL:
                 source = first_F + slice_ * (K_B * M_B) + f * (THREADS * FLOAT4)
                 copy_async4(S_F, pipe * (K_B * M_B) + e * FLOAT4, packed, source, True)
-        k = slice_ * K_B + t % K_B
+        term = slice_ * K_B + t % K_B
         target = (pipe * K_B + t % K_B) * PITCH + t // K_B
         for f in range(I_COPIES):
             if I_EVEN or t // K_B + f * WINDOWS < N_B:
                 # With dilation the columns of a window are d_w column groups apart.
-                source = first_I[f] + k + k // G * G * (d_w - 1)
-                copy_async(S_I, target + f * WINDOWS, windows, source, K_EVEN or k < K_W)
+                source = first_I[f] + term + term // G * G * (d_w - 1)
+                copy_async(S_I, target + f * WINDOWS, windows, source, K_EVEN or term < K_W)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_F, S_I, at_F, at_I, k, R_F, R_I):

@@ -66,28 +66,28 @@ def make_kernel(
                 load(packed, at, fetched_F, f)
         for f in range(I_FLOAT4S):
             e = t + f * THREADS
-            k = slice_ * K_B + e % K_4 * FLOAT4
+            term = slice_ * K_B + e % K_4 * FLOAT4
             for c in range(FLOAT4):
                 fetched_I[f, c] = float32(0)
-            if k < K_W and e < I_ALL:
-                load(windows, first_I[f] + k + k // G * G * (d_w - 1), fetched_I, f)
+            if term < K_W and e < I_ALL:
+                load(windows, first_I[f] + term + term // G * G * (d_w - 1), fetched_I, f)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def store(fetched_F, fetched_I, t, k0, S_F, S_I):
+    def store(fetched_F, fetched_I, t, row0, S_F, S_I):
         for f in range(F_FLOAT4S):
             e = t + f * THREADS
             if e < F_ALL:
                 if VECTORIZED:
                     four = (fetched_F[f, 0], fetched_F[f, 1], fetched_F[f, 2], fetched_F[f, 3])
-                    store4(S_F, k0 * M_B + e * FLOAT4, four)
+                    store4(S_F, row0 * M_B + e * FLOAT4, four)
                 else:
                     for c in range(FLOAT4):
-                        S_F[uint32(k0 * M_B + e * FLOAT4 + c)] = fetched_F[f, c]
+                        S_F[uint32(row0 * M_B + e * FLOAT4 + c)] = fetched_F[f, c]
         for f in range(I_FLOAT4S):
             e = t + f * THREADS
             if e < I_ALL:
                 for c in range(FLOAT4):
-                    at = uint32((k0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4)
+                    at = uint32((row0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4)
                     S_I[at] = fetched_I[f, c]
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -152,11 +152,11 @@ def make_kernel(
         for i in range(M_T):
             for j in range(N_T):
                 R_O[i, j] = float32(0)
-        k0 = uint32(0)
+        row0 = uint32(0)
         at_F, at_I = uint32(ty * VECTOR), uint32(tx * VECTOR)
         if PREFETCH:
             fetch(windows, packed, first_F, first_I, t, 0, fetched_F, fetched_I)
-            store(fetched_F, fetched_I, t, k0, S_F, S_I)
+            store(fetched_F, fetched_I, t, row0, S_F, S_I)
             cuda.syncthreads()  # all threads have filled the slice
         if AHEAD:
             read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)
@@ -166,7 +166,7 @@ def make_kernel(
                 if AHEAD:
                     issue_loads()
             if not PREFETCH:
-                store(fetched_F, fetched_I, t, k0, S_F, S_I)
+                store(fetched_F, fetched_I, t, row0, S_F, S_I)
                 cuda.syncthreads()  # all threads have filled the slice
             steps(S_F, S_I, at_F, at_I, R_F0, R_I0, R_F1, R_I1, R_O)
             if AHEAD:
@@ -175,9 +175,9 @@ def make_kernel(
             if not PREFETCH:
                 cuda.syncthreads()  # all threads have read the slice
             elif slice_ < SLICES:
-                k0 = uint32(K_B - k0)  # the other buffer's turn
-                at_F, at_I = uint32(k0 * M_B + ty * VECTOR), uint32(k0 * PITCH + tx * VECTOR)
-                store(fetched_F, fetched_I, t, k0, S_F, S_I)
+                row0 = uint32(K_B - row0)  # the other buffer's turn
+                at_F, at_I = uint32(row0 * M_B + ty * VECTOR), uint32(row0 * PITCH + tx * VECTOR)
+                store(fetched_F, fetched_I, t, row0, S_F, S_I)
                 cuda.syncthreads()  # all threads have filled the slice
                 if AHEAD:
                     read(S_F, S_I, at_F, at_I, 0, R_F0, R_I0)
