@@ -6,8 +6,8 @@
 
 The kernels of lessons 01 to 09 read the input as it lies in memory. Now a layout transform, a kernel that
 runs first, writes the input in another order: the order in which windows read it. That is the idea
-of the im2win paper. (The kernel of this lesson is still slow; [lesson 11](11_im2win_full.ipynb), which needs lessons 05
-to 09 first, makes it fast.) You should have done [00](00_start_here.ipynb), [00b](00b_small_kernels.ipynb),
+of the im2win paper. (The kernel of this lesson is still slow; [lesson 11](11_im2win_full.ipynb), which needs lesson 05
+first, makes it fast.) You should have done [00](00_start_here.ipynb), [00b](00b_small_kernels.ipynb),
 [01](01_direct.ipynb) and [04](04_implicit_gemm.ipynb), whose stage m02 this lesson changes.
 """
 

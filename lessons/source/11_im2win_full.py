@@ -538,6 +538,7 @@ Sizes that a kernel uses are constants, which `make_kernel` computes before the 
 | `ROWS`, `COLUMNS` | `tile.rows`, which is `M_B // M_T`, and `tile.columns`, which is `N_B // N_T` |
 | `THREADS` | `tile.threads`, which is `ROWS * COLUMNS` |
 
+In the kernel the block's tile begins at channel `m0 = cuda.blockIdx.y * M_B` and window `n0 = cuda.blockIdx.x * N_B`.
 Thread `t` is in row `ty = t // COLUMNS`, column `tx = t % COLUMNS` of the block's threads. A shared array that float4s are
 loaded from or stored to needs `alignment=BYTES_16`, as in `cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)`: it
 then begins at a multiple of 16 bytes. `F_SLICE` is a name for its shape, because a shape in a kernel is a constant.
