@@ -61,8 +61,8 @@ block_of_product(ours, problem, tile.K_B)
 # %% [markdown]
 """
 The next picture shows the same in the image. A column of the matrix is a window. The block's 32 windows belong to two
-rows of the output, which has 16 columns. So one term of all 32 windows is two rows of pixels, and for the next
-term these rows move a little.
+rows of the output, which has 16 columns. So one term of all 32 windows is two rows of pixels; a row that
+lies in the padding is not drawn. For the next term these rows move a little.
 """
 
 # %%

@@ -221,7 +221,8 @@ for the exercises you need only what is marked 3, 4, 14 and 15.
 | `load`, `store` | the numbers of two buffers: one is filled while the other is read, then they change roles | 0 and 1 in names, `row0` |
 | `vec_load` | float4 loads from shared memory | in `read` |
 
-(Line 19 is as the arithmetic needs it; lesson [15](15_read_the_paper.ipynb) says what is printed there.)
+A row with nothing on the left is m11's own. (Line 19 is as the arithmetic needs it; lesson
+[15](15_read_the_paper.ipynb) says what is printed there.)
 """
 
 # %%

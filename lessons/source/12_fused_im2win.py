@@ -88,7 +88,7 @@ one slice after the other, while later ones arrive. Three places are left for yo
   multiplied. Start the copies of slice `slice_ + IN_FLIGHT` into `free`. The last slice is `SLICES - 1`. Past
   it start no copy, but still commit a group: `wait_copies` counts groups, so every round must make one.
 - **Before slice `slice_` is read**, wait until it is there. `IN_FLIGHT` later ones may still be in flight. Your
-  own part of the slice is there when `wait_copies` says so. But other threads have fetched the other parts, and
+  own part of the slice is there when `wait_copies` returns. But other threads have fetched the other parts, and
   each thread can wait only for its own copies.
 """
 

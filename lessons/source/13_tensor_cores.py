@@ -117,7 +117,8 @@ lanes pass.
 
 ## Less exact: what TF32 leaves of a number
 
-A tensor core does not use all bits of a float32. **TF32** has the same 8 bits of exponent, but only
+A float32 is a number with some digits, its mantissa, times a power of two, whose exponent is stored beside it. A tensor
+core does not use all bits of a float32. **TF32** has the same 8 bits of exponent, but only
 the first 10 of the 23 bits of mantissa. Rounding to TF32 changes a number by up to 1 part in 2,000;
 rounding to float32 changes it by up to 1 part in 16 million.
 

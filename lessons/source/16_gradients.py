@@ -409,8 +409,9 @@ print(f"weight[3, 2, 1, 0]: {difference:.4f} by differences, {of_weight[3, 2, 1,
 ## Train a network
 
 The network has two convolutions with a ReLU between them, and learns to tell horizontal stripes
-from vertical stripes. A score is the mean of an output channel; the larger score is the answer. The
-loss is the usual cross-entropy. Images are 6 x 6, with noise:
+from vertical stripes. A score is the mean of an output channel; the larger score is the answer. The scores become
+probabilities, and the loss is the usual cross-entropy: minus the logarithm of the right answer's probability. Images are
+6 x 6, with noise:
 """
 
 
@@ -523,7 +524,7 @@ idle, so fast kernels split each sum between several blocks.
 <details><summary>What must be kept from the forward pass, and what does that cost?</summary>
 
 The weight's gradient needs the layer's input, the ReLU needs to know where its sums were negative.
-So all activations stay in memory until the backward pass has used them. These activations, not the
+So the inputs of all layers, the activations, stay in memory until the backward pass has used them. They, not the
 weights, take most of the memory of training.
 </details>
 

@@ -130,7 +130,7 @@ check_kernel(
 ## 2. A picture with a rim, and a tap that counts twice
 
 The public kernel blurs a picture: each pixel becomes a weighted mean of its 3 x 3 neighbours, with the
-weights 1, 2, 1 / 2, 4, 2 / 1, 2, 1, divided by 16.
+weights 1, 2, 1 / 2, 4, 2 / 1, 2, 1, divided by 16. Each of the nine products is a **tap**.
 
 *The report:* [public programs](../docs/ledger.md), `42__kernel_authoring__gaussian_blur.ipynb` of
 [NVIDIA/accelerated-computing-hub](https://github.com/NVIDIA/accelerated-computing-hub/blob/a776efdfc2fba159a0aecced3e7c0dfafaf81b8b/tutorials/accelerated-python/notebooks/kernels/42__kernel_authoring__gaussian_blur.ipynb).
@@ -395,9 +395,9 @@ check_kernel(
 ## 5. A warp's sum that only one lane has
 
 Lanes of a warp can exchange numbers without memory, by a **shuffle**. `cuda.shfl_down_sync(mask, x, 16)` gives
-each lane the `x` of the lane 16 further on; `cuda.shfl_xor_sync(mask, x, 16)` lets lanes exchange whose
-numbers differ in the bit 16. The mask has a bit for each lane that takes part: all of them must reach the
-shuffle.
+each lane the `x` of the lane 16 further on. `cuda.shfl_xor_sync(mask, x, 16)` lets lanes exchange their numbers in
+pairs: lanes 0 and 16, 1 and 17, and so on, that is, lane `l` and lane `l ^ 16`. The mask has a bit for each lane that
+takes part: all of them must reach the shuffle.
 
 Five shuffles with 16, 8, 4, 2 and 1 add up 32 numbers. Here each lane then divides its number by the sum.
 

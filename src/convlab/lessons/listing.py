@@ -89,13 +89,16 @@ class Listing:
     def as_html(self) -> str:
         """Return a table that reads on light and dark pages, and scrolls on narrow ones."""
         cell = '<td style="text-align:left;vertical-align:top">{}</td>'
-        made = '<pre style="margin:0;background:none;font-family:monospace">{}</pre>'.format
+        style = "margin:0;background:none;font-family:monospace;white-space:pre;word-break:normal"
+        made = f'<pre style="{style}">{{}}</pre>'.format
         rows = "".join(
             f"<tr>{''.join(cell.format(made(escape(chr(10).join(side)))) for side in row)}</tr>"
             for row in self.rows
         )
         head = "".join(f'<th style="text-align:left">{name}</th>' for name in ("the paper", "m11"))
-        table = f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>{rows}</table>"
+        caption = f"<caption>{escape(self.title)}</caption>"
+        wide = "width:max-content;max-width:none;table-layout:auto"
+        table = f'<table style="{wide}">{caption}<tr>{head}</tr>{rows}</table>'
         return f'<div style="overflow-x:auto">{table}</div>'
 
     def _ipython_display_(self) -> None:
