@@ -532,7 +532,7 @@ Sizes that a kernel uses are constants, which `make_kernel` computes before the 
 | size | is |
 | --- | --- |
 | `M`, `N`, `H_o`, `W_o`, `s_w`, `d_w` | `problem.M` and so on |
-| `G`, `W_w` | `group_size(problem)`, `window_columns(problem)`, as in this lesson |
+| `G`, `W_w` | `group_size(problem)`, `window_columns(problem)` |
 | `K_W` | `problem.W_f * G`, the terms of a window |
 | `K_P` | `tile.whole_slices(K_W)`, the terms rounded up to whole slices |
 | `M_B`, `N_B`, `K_B`, `M_T`, `N_T` | `tile.M_B` and so on; a thread computes `M_T` x `N_T` outputs |

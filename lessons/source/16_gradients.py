@@ -524,7 +524,7 @@ idle, so fast kernels split each sum between several blocks.
 <details><summary>What must be kept from the forward pass, and what does that cost?</summary>
 
 The weight's gradient needs the layer's input, the ReLU needs to know where its sums were negative.
-So the inputs of all layers, the activations, stay in memory until the backward pass has used them. They, not the
+So the inputs of all layers (activations) stay in memory until the backward pass has used them. They, not the
 weights, take most of the memory of training.
 </details>
 

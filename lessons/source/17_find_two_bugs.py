@@ -396,8 +396,8 @@ check_kernel(
 
 Lanes of a warp can exchange numbers without memory, by a **shuffle**. `cuda.shfl_down_sync(mask, x, 16)` gives
 each lane the `x` of the lane 16 further on. `cuda.shfl_xor_sync(mask, x, 16)` lets lanes exchange their numbers in
-pairs: lanes 0 and 16, 1 and 17, and so on, that is, lane `l` and lane `l ^ 16`. The mask has a bit for each lane that
-takes part: all of them must reach the shuffle.
+pairs: lanes 0 and 16, 1 and 17, and so on. The mask has a bit for each lane that takes part: all of them must reach the
+shuffle.
 
 Five shuffles with 16, 8, 4, 2 and 1 add up 32 numbers. Here each lane then divides its number by the sum.
 
