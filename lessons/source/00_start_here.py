@@ -141,8 +141,8 @@ result is sometimes wrong. The simulator looks at every single access and report
 A trace holds these reports, too.
 
 This kernel adds to each element of `a` its right neighbour. The last element has no right neighbour,
-so the last element of `out` is a copy of the last element of `a`. The kernel has one bug. Run the check, read what it found, and fix
-the kernel.
+so the last element of `out` is a copy of the last element of `a`. The kernel has one bug. Run the check, read what it
+found, and fix the kernel.
 
 <details><summary>Tip: which element does the thread with the last element read?</summary>
 

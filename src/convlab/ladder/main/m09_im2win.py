@@ -28,8 +28,8 @@ def window_columns(problem: ConvProblem) -> int:
 
 
 def make_transform(problem: ConvProblem) -> Kernel:
-    """The kernel of Equation 2:
-    windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, o_h * s_h + f_h, column]."""
+    """The kernel of Equation 2, with padding and dilation:
+    windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, i_h, i_w], 0 outside the image."""
     p = problem
     N_i, C_i, H_i, W_i = p.input_shape
     H_f, H_o, W_w = p.H_f, p.H_o, window_columns(p)
