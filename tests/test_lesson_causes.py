@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -234,8 +235,10 @@ def test_a_return_before_a_barrier_is_told_which_store_needs_its_condition(tmp_p
     on = [lessons.On(2, 64, (ones(70),))]
     (mistake,) = told_of(kernel_of(tmp_path, body), on=on).mistakes
     assert mistake.reason == "barrier divergence"
-    assert "Only the store to out in line 12 needs a condition" in mistake.advice
-    assert "opposite of the condition in line 8" in mistake.advice
+    assert (
+        "The opposite of the condition in line 8 matters for the store to out in line 12 alone"
+        in mistake.advice
+    )
 
 
 def test_a_race_names_its_threads_once(tmp_path):
@@ -259,3 +262,39 @@ def test_a_picture_of_a_request_says_which_one_it_is():
     which = re.compile(r"This request is number 4 of the block's \d+ loads of weight")
     assert any(which.match(one) for one in picture.legend)
     assert any("`x32` in a box means that 32 lanes" in one for one in picture.legend)
+
+
+def test_atomics_of_a_thread_on_one_element_are_told(tmp_path):
+    body = """    t = cuda.threadIdx.x
+    for k in range({times}):
+        cuda.atomic.add(out, t, float32(1))
+"""
+    yours, target = (kernel_of(tmp_path, body.format(times=n)) for n in (9, 1))
+    traces = [trace(one, 1, 32, ones(32), ones(32)).main for one in (yours, target)]
+    advice = most_of(yours, traces[:1], "sectors", traces[1:]).advice
+    assert "Each thread adds to the same element of out 9 times" in advice
+
+
+def test_scalar_accesses_in_the_place_of_float4s_are_told(tmp_path):
+    body = "    t = cuda.threadIdx.x\n    out[t] = a[{index}]\n"
+    kernel = kernel_of(tmp_path, body.format(index="t"))
+    launch = trace(kernel, 1, 32, ones(32), ones(32)).main
+    wide = [
+        replace(one, width=16, bytes_asked=4 * one.bytes_asked, requests=0)
+        if one.operation == "load"
+        else one
+        for one in launch.accesses
+    ]
+    other = replace(launch, accesses=tuple(wide))
+    advice = most_of(kernel, [launch], "requests", [other]).advice
+    assert advice.endswith("a float4 moves four neighbours at once: use load4.")
+
+
+def test_a_result_in_other_units_is_asked_about():
+    def wanted(ms):
+        return ms, 1 / ms
+
+    found = lessons.check_function(lambda ms: (ms, 1000 / ms), wanted, [(2.0,)])
+    assert "Number 2 of the result is 1,000 times too large" in found.mistakes[0].advice
+    found = lessons.check_function(lambda ms: (ms + 1, 3 / ms), wanted, [(2.0,)])
+    assert found.mistakes[0].advice == ""

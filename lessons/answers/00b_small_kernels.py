@@ -120,7 +120,7 @@ ANSWERS = {
         right("the edge first", ("    tile[t + 1] = load(a, i)\n" + LEFT_EDGE, LEFT_EDGE + "    tile[t + 1] = load(a, i)\n")),
         right("my own number from a register", ("    tile[t + 1] = load(a, i)", "    mine = load(a, i)\n    tile[t + 1] = mine"), (SUM_OF_TWO, "out[i] = mine + tile[t]")),
         right("only numbers that exist are stored", ("    tile[t + 1] = load(a, i)\n", "    if i < a.size:\n        tile[t + 1] = a[i]\n")),
-        wrong("returned at the beginning", "barrier divergence", ("    tile[t + 1]", "    if i >= a.size:\n        return\n    tile[t + 1]"), told="Only the store to out in line 12 needs a condition"),
+        wrong("returned at the beginning", "barrier divergence", ("    tile[t + 1]", "    if i >= a.size:\n        return\n    tile[t + 1]"), told="matters for the store to out in line 12 alone"),
         wrong("returned after its own number", "barrier divergence", ("    tile[t + 1] = load(a, i)\n", "    tile[t + 1] = load(a, i)\n    if not i < a.size:\n        return\n"), told="Delete the return"),
         wrong("the left neighbour of the block's first number from the block after", "answer", ("load(a, i - 1)", "load(a, i + THREADS)")),
         right("zeros by an expression", ("tile[t + 1] = load(a, i)", "tile[t + 1] = a[i] if i < a.size else float32(0)")),

@@ -91,8 +91,26 @@ def check_function(
                 where = tuple(np.argwhere(~close)[0].tolist())
                 wrong = f"has {numbers[where]:.6g} at {[*where]}"
                 what = f"{said} {wrong}, where {right[where]:.6g} is wanted."
-            return feedback.with_mistakes([Mistake(feedback.ANSWER, what)])
+            advice = _by_a_factor(numbers, right) if alike else ""
+            return feedback.with_mistakes([Mistake(feedback.ANSWER, what, advice=advice)])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
+
+
+def _by_a_factor(numbers: np.ndarray, right: np.ndarray) -> str:
+    """Return the question about units if one number alone is wrong, by a power of ten or by 2."""
+    if right.ndim != 1:
+        return ""
+    wrong = np.flatnonzero(~np.isclose(numbers, right)).tolist()
+    if len(wrong) != 1 or not numbers[wrong[0]] or not right[wrong[0]]:
+        return ""
+    factor = float(numbers[wrong[0]] / right[wrong[0]])
+    larger = max(factor, 1 / factor)
+    for one in (2, 10, 100, 1e3, 1e6, 1e9, 1e12):
+        if np.isclose(larger, one):
+            which = f"Number {wrong[0] + 1} of the result" if len(right) > 1 else "The result"
+            size = "large" if factor > 1 else "small"
+            return f"{which} is {one:,.0f} times too {size}: are its units and its factors right?"
+    return ""
 
 
 def _brief(value: Any) -> str:

@@ -102,7 +102,8 @@ def check_kernel(
             if count and place is not None:
                 rows.append(feedback.row_of(unit, count, busiest, at_most, kind))
                 hints[kind] = _hint(kernel, kind, place)
-    notes = _notes(kernel, found, each_once) if found else ()
+    is_counted = each_once or fewest_sectors
+    notes = _notes(kernel, found, each_once, is_counted) if found else ()
     return feedback.checked_by_counts(answers, rows, hints, notes)
 
 
@@ -131,7 +132,8 @@ def _mistakes(kernel: Any, found: Sequence[Tried], before: float | None) -> dict
             if stopped := sum(not one.ended for one in found):
                 what += f", and in {stopped} more the kernel could not go on to its end"
             answer = replace(answer, what=f"{what}. {more}".strip())
-        if not answer.advice and mistakes.keys() == {ANSWER}:
+        told = {one.reason for one in mistakes.values()}
+        if not answer.advice and told <= {ANSWER, "uninitialised", "out of bounds"}:
             answer = _with_exchange(kernel, answer, found, before)
         mistakes[ANSWER] = answer
     return mistakes
@@ -223,7 +225,9 @@ def _hint(kernel: Any, kind: str, place: CodeLine) -> Hint:
     return Hint(advice, lines)
 
 
-def _notes(kernel: Any, found: Sequence[Tried], each_once: bool) -> tuple[str, ...]:
+def _notes(
+    kernel: Any, found: Sequence[Tried], each_once: bool, is_counted: bool
+) -> tuple[str, ...]:
     """Return what could be better in a right kernel: elements that many threads store, unless that
     is counted, and arithmetic in float64."""
     output, types = _output(kernel), _types(found[0].launch, found[0].right)
@@ -236,7 +240,8 @@ def _notes(kernel: Any, found: Sequence[Tried], each_once: bool) -> tuple[str, .
         if alone:
             why = "only the last store of its thread counts. Keep the sum in a variable."
         notes.append(f"each element of {output} is stored {times:.0f} times: {why}")
-    notes += branched_stores(kernel.py_func)
+    if is_counted:
+        notes += branched_stores(kernel.py_func)
     if any(array.dtype == np.float64 for array in (*found[0].launch.inputs, found[0].right)):
         return tuple(map(joined, notes))
     if (line := float_constant(kernel, types)) is not None:

@@ -115,14 +115,18 @@ def instead_of_return(file: str, *lines: int) -> str:
                 stores.setdefault(name, []).append(node.lineno)
     if not stores:
         return ""
-    listed = " and ".join(
-        f"the store to {name} in line {', '.join(map(str, sorted(places)))}"
-        for name, places in stores.items()
-    )
+    listed = " and ".join(_stores_to(name, sorted(places)) for name, places in stores.items())
     condition = max(line for line in _ifs(function) if line <= found)
     return joined(f"""Delete the return: every thread must come to the barrier, because it has work
-        to do for the others. Only {listed} needs a condition: put it inside an if, with the
-        opposite of the condition in line {condition}.""")
+        to do for the others. The opposite of the condition in line {condition} matters for
+        {listed} alone, and belongs into an if there.""")
+
+
+def _stores_to(name: str, places: list[int]) -> str:
+    if len(places) == 1:
+        return f"the store to {name} in line {places[0]}"
+    *first, last = places
+    return f"the stores to {name} in lines {', '.join(map(str, first))} and {last}"
 
 
 def _ifs(function: ast.FunctionDef) -> set[int]:

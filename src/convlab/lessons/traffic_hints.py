@@ -29,6 +29,11 @@ STORED_AGAIN = (
     "Each thread stores to the same element of {array} {times}, and only the last store counts. "
     "Keep the number in a variable until it is complete, and store it once."
 )
+ADDED_AGAIN = (
+    "Each thread adds to the same element of {array} {times}. Add its numbers up in a variable, "
+    "and use one atomic for the sum."
+)
+AGAIN_TOLD = {"load": READ_AGAIN, "store": STORED_AGAIN, "atomic": ADDED_AGAIN}
 ONE_NUMBER = (
     "Each of these {does} {array} moves one number, and a float4 moves four neighbours at once: "
     "use {call}."
@@ -144,9 +149,8 @@ def _why(
     if unit in ("requests", "lanes"):
         again = max((times_again(one, array, operation) for one in launches), default=1.0)
         before = max((times_again(one, array, operation) for one in others), default=1.0)
-        if again >= AGAIN * before and operation != "atomic":
-            told = READ_AGAIN if operation == "load" else STORED_AGAIN
-            return told.format(array=array, times=_times(again))
+        if again >= AGAIN * before:
+            return AGAIN_TOLD[operation].format(array=array, times=_times(again))
     if unit == "requests" and others and operation != "atomic":
         yours, theirs = (_width(these, of) for these in (launches, others))
         if theirs >= 2 * yours:
@@ -220,8 +224,8 @@ def _waste(launches: Sequence[LaunchTrace], unit: str, of: tuple[str, str, str])
 def times_again(launch: LaunchTrace, array: str, operation: str) -> float:
     """Return how often threads of the block shown access one number of an array, on average.
 
-    Loads of a number count together until any thread stores to it, and stores of a thread until
-    any thread reads the number.
+    Loads of a number count together until any thread stores to it, stores of a thread until any
+    thread reads the number, and all its atomics.
     """
     ends = {"load": ("store", "atomic"), "store": ("load", "atomic")}.get(operation, ())
     turn = Counter[int]()  # by word: how often the other operation has come between
