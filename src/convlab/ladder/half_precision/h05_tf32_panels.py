@@ -28,16 +28,15 @@ from collections.abc import Callable
 
 from numba import cuda, int64
 
-from convlab.device import gpu_only, load4, store4, unrolled
+from convlab.device import FLOAT4, gpu_only, load4, store4, unrolled
 from convlab.ladder.half_precision.h01_panels import HOPPER, shared_bytes
 from convlab.ladder.half_precision.h02_copy_engine import tensor_maps
 from convlab.ladder.half_precision.h03_warp_specialization import (
     H100_SMS,
-    SHAPES,
     THREADS,
-    estimated_clocks,
     make_kernel,
     pipeline_depth,
+    production_tile,
     require_consumer_tile,
 )
 from convlab.ladder.half_precision.panel_format import FORMATS
@@ -52,29 +51,36 @@ INTERLEAVED = FORMAT.interleaved  # channels whose rows are interleaved: sixteen
 def make_epilogue(problem: ConvProblem, tile: Tile, relu: bool) -> Callable[..., None]:
     """Return ``epilogue(D, first, bias, output, m_t, n_t)``, which adds the bias to a lane's sums
     of one product, from ``D[first]`` on, and stores them: of windows n_t and n_t + 8, four
-    neighbouring channels of every 16 from m_t on."""
+    neighbouring channels of every 16 from m_t on. h05's channels come in fours; those of a later
+    stage may not, and are stored one by one."""
     M, N, finish = problem.M, problem.N, make_finish(relu)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
-    def store_part(q, D, first, bias, output, m_t, n_t):
-        m = m_t + q * INTERLEAVED
+    def store_four(D, at, bias, output, m, n):  # 16 bytes: all of them there or none
         if m < M:
             b0, b1, b2, b3 = load4(bias, m)
             for row in range(2):
-                if n_t + 8 * row < N:
-                    r = first + 8 * q + 2 * row
+                if n + 8 * row < N:
+                    r = at + 2 * row
                     v0, v1 = finish(D[r], b0), finish(D[r + 1], b1)
                     v2, v3 = finish(D[r + 4], b2), finish(D[r + 5], b3)
-                    store4(output, int64(n_t + 8 * row) * M + m, (v0, v1, v2, v3))
+                    store4(output, int64(n + 8 * row) * M + m, (v0, v1, v2, v3))
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def store_scalars(D, at, bias, output, m, n):
+        for row in range(2):
+            for e in range(FLOAT4):
+                if n + 8 * row < N and m + e < M:
+                    value = finish(D[at + 4 * (e // 2) + 2 * row + e % 2], bias[m + e])
+                    output[int64(n + 8 * row) * M + m + e] = value
+
+    store = store_four if M % FLOAT4 == 0 else store_scalars
+
+    @cuda.jit(device=True, **gpu_only(forceinline=True))
+    def store_part(q, D, first, bias, output, m_t, n_t):
+        store(D, first + 8 * q, bias, output, m_t + q * INTERLEAVED, n_t)
 
     return unrolled(store_part, range(tile.M_B // INTERLEAVED))
-
-
-def production_tile(problem: ConvProblem, sm_count: int = H100_SMS) -> Tile:
-    """Return the tile that h03's estimate takes the least time for; with 16 channels it has 32."""
-    tiles = [Tile(M_B, N_B, FORMAT.terms, M_B // 4, N_B // 32) for M_B, N_B in SHAPES]
-    fitting = [tile for tile in tiles if max(32, problem.M) >= tile.M_B]
-    return min(fitting, key=lambda tile: estimated_clocks(problem, tile, sm_count))
 
 
 def prepare(

@@ -24,8 +24,9 @@ from dataclasses import replace
 
 from convlab.device import BoxMap, WindowMap
 from convlab.ladder.half_precision import h03_warp_specialization as h03
-from convlab.ladder.half_precision.h01_panels import HOPPER, TERMS
+from convlab.ladder.half_precision.h01_panels import HOPPER
 from convlab.ladder.half_precision.h02_copy_engine import tensor_maps
+from convlab.ladder.half_precision.panel_format import FORMATS
 from convlab.ladder.stage import Program, Stage, Tile, Tiles, blocks_for
 from convlab.problems.problem import ConvProblem
 
@@ -46,8 +47,9 @@ def has_rows(problem: ConvProblem) -> bool:
     """Return whether the rows of the problem's windows are runs of the image, and a row of the
     filter has fewer slices than its places have one by one."""
     are_runs = problem.padding[1] == (0, 0) and problem.d_w == 1
-    by_places = problem.W_f * blocks_for(problem.C_i, TERMS)
-    return are_runs and blocks_for(problem.W_f * problem.C_i, TERMS) < by_places
+    terms = FORMATS[problem.dtype].terms
+    by_places = problem.W_f * blocks_for(problem.C_i, terms)
+    return are_runs and blocks_for(problem.W_f * problem.C_i, terms) < by_places
 
 
 def computed_and_maps(problem: ConvProblem, tile: Tile) -> tuple[ConvProblem, WindowMap, BoxMap]:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from numba import cuda, int64, uint16, uint32
+from numba import cuda, int64, uint32
 
 from convlab.device import gpu_only, unrolled
 from convlab.device.sixteen_bits import EIGHT, load_pairs, store_pairs
@@ -32,22 +32,20 @@ from convlab.ladder.half_precision import h06_window_rows as h06
 from convlab.ladder.half_precision.h01_panels import (
     HOPPER,
     INTERLEAVED,
-    PAIR,
-    TERMS,
-    WIDEN,
     make_epilogue,
     shared_bytes,
 )
 from convlab.ladder.half_precision.h03_warp_specialization import (
     H100_SMS,
-    SHAPES,
     THREADS,
     WARPS,
     estimated_clocks,
     make_kernel,
     pipeline_depth,
     require_consumer_tile,
+    tiles_for,
 )
+from convlab.ladder.half_precision.panel_format import FORMATS
 from convlab.ladder.main.m14_epilogue import make_finish
 from convlab.ladder.stage import (
     MOST_SHARED_BYTES,
@@ -77,13 +75,14 @@ def padded(problem: ConvProblem) -> ConvProblem:
 
 def is_staged(problem: ConvProblem, M_B: int = MOST_CHANNELS) -> bool:
     """Return whether outputs leave through shared memory, if blocks have so many channels: their
-    number is no multiple of eight, and a block has all of them."""
-    return problem.M % EIGHT != 0 and problem.M <= M_B
+    number is no multiple of those that a lane stores, and a block has all of them."""
+    return problem.M % FORMATS[problem.dtype].neighbours != 0 and problem.M <= M_B
 
 
 def staged_bytes(problem: ConvProblem, tile: Tile) -> int:
     """Return the bytes of shared memory for the outputs of the consumers' warps."""
-    return CONSUMER_WARPS * ROWS * problem.M * 2 if is_staged(problem, tile.M_B) else 0
+    of_outputs = CONSUMER_WARPS * ROWS * problem.M * FORMATS[problem.dtype].nbytes
+    return of_outputs if is_staged(problem, tile.M_B) else 0
 
 
 def depth_of(problem: ConvProblem, tile: Tile) -> int:
@@ -116,21 +115,24 @@ def make_staged_epilogue(
     problem: ConvProblem, tile: Tile, relu: bool, depth: int
 ) -> Callable[..., None]:
     """Return ``epilogue(D, first, bias, output, m_t, n_t)`` for a block that has all channels: it
-    adds the bias to a lane's sums of one product, rounds them once, and stores them by way of
-    shared memory behind ``depth`` slices."""
+    adds the bias to a lane's sums of one product, rounds them once to the outputs' type, and stores
+    them by way of shared memory behind ``depth`` slices."""
     M, N = problem.M, problem.N
-    pair, widen, finish = PAIR[problem.dtype], WIDEN[problem.dtype], make_finish(relu)
-    BEHIND_SLICES = depth * (tile.M_B + tile.N_B) * TERMS
-    OF_WARP, CHANNELS, PARTS = ROWS * M, EIGHT // 2, tile.M_B // INTERLEAVED
+    format, finish = FORMATS[problem.dtype], make_finish(relu)
+    NUMBER, widen, rounded = format.in_kernels, format.widen, format.rounded
+    load_16_bytes, store_16_bytes = format.load_16_bytes, format.store_16_bytes
+    NEIGHBOURS, INTERLEAVED = format.neighbours, format.interleaved  # eight and 32 of 16 bits
+    BEHIND_SLICES = depth * (tile.M_B + tile.N_B) * format.terms
+    OF_WARP, PAIRS, PARTS = ROWS * M, NEIGHBOURS // 2, tile.M_B // INTERLEAVED
+    SUMS = 2 * NEIGHBOURS  # of a part: of two windows
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def put_part(q, D, at, bias, S, place, m_t):
-        for j in range(CHANNELS):
+        for j in range(PAIRS):
             for e in range(2):
                 m = m_t + q * INTERLEAVED + 2 * j + e
                 if m < M:
-                    value = finish(D[at + 16 * q + 4 * j + e], widen(bias[m]))
-                    S[place + m] = uint16(pair(value, value) & uint32(0xFFFF))  # only pair rounds
+                    S[place + m] = rounded(finish(D[at + SUMS * q + 4 * j + e], widen(bias[m])))
 
     put_parts = unrolled(put_part, range(PARTS))
 
@@ -141,10 +143,10 @@ def make_staged_epilogue(
         n = n_t - lane // 4 + 8 * row  # the first of the eight windows
         count = M * min(ROWS, N - n) if n < N else 0
         to = int64(n) * M
-        for i in range(lane, count // EIGHT, 32):
-            p0, p1, p2, p3 = load_pairs(S, begin + i * EIGHT)
-            store_pairs(output, to + i * EIGHT, (p0, p1, p2, p3))
-        for i in range(count // EIGHT * EIGHT + lane, count, 32):
+        for i in range(lane, count // NEIGHBOURS, 32):
+            numbers = load_16_bytes(S, begin + i * NEIGHBOURS)
+            store_16_bytes(output, to + i * NEIGHBOURS, numbers)
+        for i in range(count // NEIGHBOURS * NEIGHBOURS + lane, count, 32):
             output[to + i] = S[begin + i]
         cuda.syncwarp()  # before the next eight windows take their place
 
@@ -153,12 +155,20 @@ def make_staged_epilogue(
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def epilogue(D, first, bias, output, m_t, n_t):
-        S = cuda.shared.array(0, uint16)
+        S = cuda.shared.array(0, NUMBER)
         t = uint32(cuda.threadIdx.x)
         lane, begin = t % 32, panel_start(S) + BEHIND_SLICES + t // 32 * uint32(OF_WARP)
         store_both(D, first, bias, S, begin, output, lane, m_t, n_t)
 
     return epilogue
+
+
+def fastest_tile(problem: ConvProblem, computed: ConvProblem, sm_count: int) -> Tile:
+    """Return the tile with which h03's estimate takes the least time for what the kernel computes,
+    with all channels in a block where the problem's outputs leave through shared memory."""
+    least = problem.M if is_staged(problem) else 0
+    tiles = [tile for tile in tiles_for(computed) if least <= tile.M_B]
+    return min(tiles, key=lambda tile: estimated_clocks(computed, tile, sm_count))
 
 
 def production_tile(problem: ConvProblem, sm_count: int = H100_SMS) -> Tile:
@@ -168,11 +178,7 @@ def production_tile(problem: ConvProblem, sm_count: int = H100_SMS) -> Tile:
         return h06.production_tile(problem, sm_count)
     whole = padded(problem)
     by_rows = h06.of_rows(whole) if h06.has_rows(whole) else whole
-    shapes = [(M_B, N_B) for M_B, N_B in SHAPES if not is_staged(problem) or M_B >= problem.M]
-    tiles = [Tile(M_B, N_B, TERMS, M_B // 4, N_B // 32) for M_B, N_B in shapes]
-    least = min(tile.M_B for tile in tiles)
-    fitting = [tile for tile in tiles if max(least, whole.M) >= tile.M_B]
-    return min(fitting, key=lambda tile: estimated_clocks(by_rows, tile, sm_count))
+    return fastest_tile(problem, by_rows, sm_count)
 
 
 def prepare(
