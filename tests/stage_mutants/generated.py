@@ -46,6 +46,7 @@ TAKEN_FOR = {
     "FILTER_BEGIN": ("WINDOWS_64",), "WINDOWS_64": ("FILTER_BEGIN",), "ROW_PITCH": ("PITCH",),
     "PARTS": ("WIDTH",), "WIDTH": ("PARTS",), "RUN": ("STRIP",), "STRIP": ("RUN",),
     "H_f": ("W_f",), "W_f": ("H_f",), "H_o": ("W_o",), "W_o": ("H_o",),
+    "CHANNELS": ("PADDED",), "VALID": ("TOTAL",),
 }  # fmt: skip
 
 

@@ -73,6 +73,7 @@ WIDE_TRANSFORMS: dict[str, tuple[str, ...]] = {
     "pack_filter_by_squares": ("STG",),
     "split_filter": ("STG",),
     "round_to_tf32": ("STG",),
+    "pad_channels": ("STG",),
 }
 DISASSEMBLED_TOGETHER = 4  # problems of a stage at a time: nvdisasm takes 0.4 s to start
 MOST_PROCESSES = 8  # that compile at a time, however many cores there are

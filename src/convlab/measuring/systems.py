@@ -34,7 +34,12 @@ from convlab.problems.gradient import Gradient, Problem
 from convlab.problems.oracle import Allowances
 from convlab.problems.problem import ConvProblem
 from convlab.running.able_stages import stages_for
-from convlab.running.chosen_stages import AUTO_STAGES_GPU, AUTO_TF32, stage_for
+from convlab.running.chosen_stages import (
+    AUTO_STAGES_GPU,
+    AUTO_TF32,
+    preferred_stages,
+    stage_for,
+)
 from convlab.running.compile_worker import Wanted
 from convlab.running.engines import Engine, EngineUnavailable, choose
 from convlab.running.plans import Plan, program_for, tile_by_rule
@@ -86,6 +91,16 @@ def system_named(name: str) -> System:
     return of_stage(backward.get(word) or stage_named(word), tile_named(tile) if tile else None)
 
 
+def _first_in_tf32(problem: ConvProblem) -> Stage | None:
+    """Return the stage that a plan tries first for a problem in TF32, on a GPU that can run all
+    stages; None where none of the preferred ones takes it."""
+    for name in preferred_stages(problem) or ("t07_tf32",):
+        stage = stage_named(name)
+        if stage.why_not(replace(problem, channels_last=stage.channels_last)) is None:
+            return stage
+    return None
+
+
 def _auto(word: str = AUTO) -> System:
     """Return the stage that ``plan`` takes for a problem without being told, each problem's own."""
 
@@ -117,10 +132,10 @@ def _auto(word: str = AUTO) -> System:
         if problem.dtype != "float32":
             return {}
         if word == AUTO_TF32:
-            taking = (one for one in LADDER if one.precision == "tf32" and not one.why_not(problem))
+            taken = _first_in_tf32(problem)
             return {
                 "tf32_products": True,
-                "cut_factors": any(stage.cuts_to_tf32 for stage in taking),
+                "cut_factors": taken is not None and taken.cuts_to_tf32,
             }
         # Products of either arithmetic: which GPU measures is not known here.
         both = [allowances(stage_named(name), problem) for name in AUTO_STAGES_GPU]

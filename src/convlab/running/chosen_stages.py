@@ -10,6 +10,7 @@ from convlab.ladder import BACKWARD, GROUPED, Stage, short_name, stage_named
 from convlab.ladder.gradients.g02_exchanged_roles import through
 from convlab.ladder.half_precision.h01_panels import TERMS
 from convlab.ladder.half_precision.h06_window_rows import has_rows
+from convlab.ladder.half_precision.h09_padded_input import is_copied
 from convlab.ladder.stage import RESIDUAL, Capability
 from convlab.ladder.stage_choice import fastest
 from convlab.problems.gradient import Gradient, Problem
@@ -24,11 +25,44 @@ from convlab.support.values import shown
 AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
 AUTO_STAGE_SIMULATOR = "m01_direct"
 # For 16 bits on a GPU the first that takes a problem: h06 and h07 need input channels in sixteens,
-# h06 also output channels in 32s, h04 a filter that fits shared memory, h01 whole 16-byte copies.
-AUTO_STAGES_16_BITS = ("h06_window_rows", "h07_any_channels", "h04_stem", "h01_panels")
+# h06 also output channels in 32s; h09 takes any number. h04 needs a filter that fits shared memory,
+# h01 whole 16-byte copies.
+AUTO_STAGES_16_BITS = (
+    "h06_window_rows",
+    "h07_any_channels",
+    "h09_padded_input",
+    "h04_stem",
+    "h01_panels",
+)
+# Where h09 copies the input: the others cannot read it, or by h09's estimate the copy saves more
+# than it costs, as for 48 channels, of which a slice has 64 terms. Not measured yet.
+PADDED_16_BITS = (
+    "h09_padded_input",
+    "h06_window_rows",
+    "h07_any_channels",
+    "h04_stem",
+    "h01_panels",
+)
 # With fewer channels than a panel has terms, copies reach past the channels, which the copy engine
 # is slow at, unless rows of windows fill the slices: h04 goes first.
-FEW_CHANNELS_16_BITS = ("h04_stem", "h06_window_rows", "h07_any_channels", "h01_panels")
+FEW_CHANNELS_16_BITS = (
+    "h04_stem",
+    "h06_window_rows",
+    "h07_any_channels",
+    "h09_padded_input",
+    "h01_panels",
+)
+# With fewer channels h09's padded input is several times the input, and most terms of its slices
+# are zeros. h04 fills its slices with neighbouring pixels. Not measured yet.
+LEAST_PADDED_16_BITS = 16
+# In TF32 and channels last on a GPU. Where h05 takes a problem, h10 only adds rows of windows. t07
+# gathers windows number by number, from a copy with the channels first.
+AUTO_STAGES_TF32 = ("h05_tf32_panels", "h10_tf32_channels", "t07_tf32")
+PADDED_TF32 = ("h10_tf32_channels", "h05_tf32_panels", "t07_tf32")  # where it copies, as h09
+# With fewer channels the padded input is over twice the input, and a slice of 32 terms has at most
+# seven that are not zeros: t07 goes first. Not measured yet.
+FEW_CHANNELS_TF32 = ("t07_tf32", "h05_tf32_panels", "h10_tf32_channels")
+LEAST_PADDED_TF32 = 8
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
 PRECISIONS = ("float32", "tf32")
 
@@ -111,10 +145,9 @@ def auto_stage(engine: Engine, problem: Problem | None = None) -> Stage:
 
 def reduced_stage(engine: Engine, problem: ConvProblem, adds_residual: bool = False) -> Stage:
     """Return the stage that ``"auto"`` means for 16-bit numbers, and for float32 numbers in TF32:
-    on a GPU the first of :data:`AUTO_STAGES_16_BITS`, or with few channels of
-    :data:`FEW_CHANNELS_16_BITS`, else the last one on the ladder, of those with the problem's
-    layout before the others, that takes one group of the problem; with ``adds_residual``, of those
-    that can add a tensor.
+    on a GPU the first of :func:`preferred_stages`, else the last one on the ladder, of those with
+    the problem's layout before the others, that takes one group of the problem; with
+    ``adds_residual``, of those that can add a tensor.
 
     Raises ``EngineUnavailable`` if the engine's GPU can run none, ``ValueError`` if none takes the
     problem.
@@ -167,6 +200,23 @@ def _computes_in(stage: Stage, numbers: str) -> bool:
     return numbers in stage.dtypes
 
 
+def preferred_stages(problem: ConvProblem) -> tuple[str, ...]:
+    """Return the names of the stages that ``"auto"`` tries first on a GPU, in order, for 16-bit
+    numbers or TF32: a problem of one group."""
+    if problem.dtype == "float32":
+        if not problem.channels_last:
+            return ()
+        if problem.C_i < LEAST_PADDED_TF32:
+            return FEW_CHANNELS_TF32
+        return PADDED_TF32 if is_copied(problem) else AUTO_STAGES_TF32
+    if problem.C_i < LEAST_PADDED_16_BITS:
+        return FEW_CHANNELS_16_BITS
+    if is_copied(problem):
+        return PADDED_16_BITS
+    few = problem.C_i < TERMS and not has_rows(problem)
+    return FEW_CHANNELS_16_BITS if few else AUTO_STAGES_16_BITS
+
+
 @lru_cache(maxsize=256)
 def _last_that_takes(
     stages: tuple[Stage, ...], problem: ConvProblem, is_gpu: bool, capability: Capability | None
@@ -174,7 +224,7 @@ def _last_that_takes(
     channels = (problem.in_channels, problem.out_channels)
     C_i, C_o = (count // problem.groups for count in channels)
     one_group = replace(problem, in_channels=C_i, out_channels=C_o, groups=1)
-    order = FEW_CHANNELS_16_BITS if C_i < TERMS and not has_rows(one_group) else AUTO_STAGES_16_BITS
+    order = preferred_stages(one_group)
     preferred = [stage for stage in stages if is_gpu and stage.name in order]
     preferred.sort(key=lambda stage: order.index(stage.name))
     # Of the others first those of the problem's layout: the tensors of another are copied.

@@ -290,15 +290,15 @@ def plan(
     ``stage="auto"`` is m01 on a simulator and ``grouped`` for a problem with groups. On a GPU it is
     m15, m11 on a GPU of compute capability below 8.0, and on a GPU of compute capability 9.0 the
     faster of t06 and m15 by their models (``ladder/stage_choice.py``). For numbers of 16 bits, and
-    with ``precision="tf32"``, which multiplies float32 numbers in TF32 (t07 rounds them, h05 cuts
-    them), it is ``chosen_stages.reduced_stage``'s; ``precision="float32"`` and None keep float32's
-    accuracy. For a :class:`~convlab.problems.gradient.Gradient`, the stage is "g01", "g02", "g03",
-    or a stage of the ladder, through which g02 computes; "auto" is g01 on a simulator, and on a GPU
-    g03 where it runs, else g02. ``tile=None``
-    is the stage's tiny tile on a simulator. On a GPU it is the tile that ``convlab tune``
-    remembered for this problem, GPU and code if all switches have their defaults, else the
-    stage's production tile (``ladder/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a
-    stage with ``Stage.in_slices`` take fewer images at a time. ``switches`` turn off techniques
+    with ``precision="tf32"``, which multiplies float32 numbers in TF32 (t07 rounds them, h05 and
+    h10 cut them), it is ``chosen_stages.reduced_stage``'s; ``precision="float32"`` and None keep
+    float32's accuracy. For a :class:`~convlab.problems.gradient.Gradient`, the stage is "g01",
+    "g02", "g03", or a stage of the ladder, through which g02 computes; "auto" is g01 on a
+    simulator, and on a GPU g03 where it runs, else g02. ``tile=None`` is the stage's tiny tile on a
+    simulator. On a GPU it is the tile that ``convlab tune`` remembered for this problem, GPU and
+    code if all switches have their defaults, else the stage's production tile
+    (``ladder/tile_heuristic.py``). ``workspace_limit``, in bytes, makes a stage with
+    ``Stage.in_slices`` take fewer images at a time. ``switches`` turn off techniques
     (``Stage.switches``) or ask for more (``Stage.options``), such as ``relu=True``, or
     ``residual=True`` for calls that add a tensor.
 
