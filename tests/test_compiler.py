@@ -28,6 +28,7 @@ from convlab.running.engines import (
     address_of,
     choose,
     compilation,
+    device_functions,
     disassembly,
 )
 from convlab.running.engines.compilation import linked
@@ -100,17 +101,32 @@ def test_kernels_take_as_many_parameters_as_are_laid_out(capability):
         assert step.name in cubin.name
 
 
+def instructions_of_stage(name: str) -> list[bytes]:
+    """The machine code of a stage's kernels, whose functions are new ones, without their names,
+    which have numbers that count."""
+    program = production_program(stage_named(name), PROBLEM)
+    cubins = [compile_launch(step, program, (9, 0)) for step in program.kernels]
+    return [instruction_bytes(cubin.code) for cubin in cubins]
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("name", ["m05", "t04"])
 def test_signatures_that_are_looked_for_once_make_the_same_machine_code(name, monkeypatch):
-    def instructions():
-        program = production_program(stage_named(name), PROBLEM)  # its functions are new ones
-        cubins = [compile_launch(step, program, (9, 0)) for step in program.kernels]
-        return [instruction_bytes(cubin.code) for cubin in cubins]  # names have numbers that count
-
-    once = instructions()
+    monkeypatch.setattr(device_functions, "function_key", lambda function: None)  # anew each time
+    once = instructions_of_stage(name)
     monkeypatch.setattr(compilation, "signatures_once", nullcontext)
-    assert instructions() == once
+    assert instructions_of_stage(name) == once
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["m14", "t04"])
+def test_device_functions_that_are_compiled_once_make_the_same_machine_code(name, monkeypatch):
+    instructions_of_stage(name)
+    known = dict(device_functions._compiled)
+    shared = instructions_of_stage(name)
+    assert device_functions._compiled == known
+    monkeypatch.setattr(device_functions, "function_key", lambda function: None)
+    assert instructions_of_stage(name) == shared
 
 
 def test_an_array_whose_indices_it_would_read_as_negative_is_refused():

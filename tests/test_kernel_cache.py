@@ -33,7 +33,7 @@ from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines import cubin, kernel_identity, kernels
 from convlab.running.engines.cubin import Cubin
-from convlab.running.engines.kernel_identity import kernel_key
+from convlab.running.engines.kernel_identity import function_key, kernel_key
 from convlab.running.engines.kernels import argument_types, compile_kernel, compile_launch
 from convlab.support import cache_folder as folders
 from convlab.support import kernel_files
@@ -287,6 +287,22 @@ def test_functions_that_call_each_other_have_a_key():
         output[0] = float32(even(3))
 
     assert key_of(kernel) is not None
+
+
+def test_a_device_function_has_the_key_of_those_that_compute_the_same():
+    def scaling(factor: object, **options: Any) -> Any:
+        @cuda.jit(device=True, **options)
+        def scaled(value):
+            return doubled(value) * factor
+
+        return scaled
+
+    keys = [function_key(scaling(factor)) for factor in (2.0, 2.0, 3.0, 2)]
+    assert keys[0] == keys[1] is not None
+    assert len({*keys}) == 3
+    # An equal function of other lines: debuggers and profilers are told the lines.
+    assert function_key(scaling(2.0, lineinfo=True)) is None
+    assert function_key(scaling(object())) is None
 
 
 def test_types_gpu_and_compiler_change_the_key(monkeypatch):

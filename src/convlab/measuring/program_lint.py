@@ -16,9 +16,9 @@ from textwrap import shorten
 from typing import Any
 
 from convlab.ladder.stage import Capability, Kernel
-from convlab.running.engines.compilation import ArgumentTypes
 from convlab.running.engines.cubin import arch_of
 from convlab.running.engines.disassembly import SourceLine, instructions_by_line, is_float64
+from convlab.running.engines.kernel_identity import ArgumentTypes
 from convlab.running.engines.kernels import CompilerMissing, compile_kernel
 
 FLOAT64, LOCAL, SPILLS = "float64", "local memory", "spills"

@@ -19,9 +19,9 @@ from unittest import mock
 
 from convlab.ladder.stage import Capability, Kernel
 from convlab.running.engines.cubin import Cubin, Layout, arch_of, kernel_in, own_instructions
+from convlab.running.engines.device_functions import equal_functions_once
+from convlab.running.engines.kernel_identity import ArgumentTypes
 from convlab.support.numba_signatures import signatures_once
-
-ArgumentTypes = tuple[Any, ...]  # Numba's types, which have no annotations
 
 # What is patched belongs to the whole process. Numba's own compilation takes a lock, too.
 _one_at_a_time = RLock()
@@ -36,7 +36,9 @@ def numba_lto_ir(
 ) -> bytes:
     """Return the LTO-IR that numba-cuda makes of a kernel for arguments of these types. Raises
     what numba-cuda raises."""
-    library = _lowered(kernel, types, min(capability, SAME_FROM), lineinfo)
+    lowered_for = min(capability, SAME_FROM)
+    with _one_at_a_time, equal_functions_once(lowered_for):
+        library = _lowered(kernel, types, lowered_for, lineinfo)
     return bytes(library.get_ltoir(cc=capability))
 
 

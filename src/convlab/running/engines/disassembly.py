@@ -16,8 +16,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from convlab.ladder.stage import Capability, Kernel
-from convlab.running.engines.compilation import ArgumentTypes
 from convlab.running.engines.cubin import Cubin, instruction_bytes, own_instructions
+from convlab.running.engines.kernel_identity import ArgumentTypes
 from convlab.running.engines.kernels import CompilerMissing, compile_kernel
 from convlab.support.installing import how_to_install
 

@@ -32,8 +32,9 @@ from numba.cuda.core import config
 
 from convlab.ladder.stage import Capability, Kernel
 from convlab.running.compilers import MLIR
-from convlab.running.engines.compilation import ArgumentTypes
 from convlab.support.whole_files import fingerprint
+
+ArgumentTypes: TypeAlias = tuple[Any, ...]  # Numba's types, which have no annotations
 
 SOURCE = Path(__file__).parents[2]
 # Convlab's own part of the machine code: its intrinsics, and the way to a cubin.
@@ -41,6 +42,7 @@ OWN_CODE = (
     "device/*.py",
     "running/engines/compilation.py",
     "running/engines/cubin.py",
+    "running/engines/device_functions.py",
     "running/engines/kernels.py",
     "support/numba_signatures.py",
 )
@@ -74,6 +76,21 @@ def kernel_key(
     return sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def function_key(dispatcher: Any) -> str | None:
+    """Return the key of a device function, as a hexadecimal number: of what Numba makes of it and
+    of the functions that it calls, in this process. None where it depends on something that has no
+    description here, or where the machine code tells lines of the source, which no key has."""
+    functions = _Functions()
+    try:
+        functions.number_of(dispatcher)
+        functions.describe_all()
+    except (NoKey, RecursionError):
+        return None
+    if functions.with_lines:
+        return None
+    return sha256(json.dumps(functions.descriptions).encode()).hexdigest()
+
+
 # What the kernel is.
 
 
@@ -85,6 +102,7 @@ class _Functions:
         self._numbers: dict[int, int] = {}
         self._found: list[Any] = []  # dispatchers: what `@cuda.jit` makes of a function
         self.descriptions: list[Description] = []
+        self.with_lines = False  # whether the machine code of one tells lines of the source
 
     def number_of(self, dispatcher: Any) -> int:
         """Return the function's number; a new function is described later."""
@@ -99,6 +117,7 @@ class _Functions:
             function, options = dispatcher.py_func, dispatcher.targetoptions
             if options.get("link") or options.get("extensions"):
                 raise NoKey(f"{function.__name__} links files or has extensions")
+            self.with_lines |= bool(options.get("debug") or options.get("lineinfo"))
             chosen: list[Description] = [
                 [name, self.value(option)] for name, option in sorted(options.items())
             ]
@@ -220,7 +239,8 @@ def _globals_of(function: FunctionType) -> list[tuple[str, Any]]:
     return [(name, everywhere[name]) for name in names if name in everywhere]
 
 
-def _global_names(code: CodeType) -> set[str]:
+@lru_cache(maxsize=1024)  # equal functions of many kernels
+def _global_names(code: CodeType) -> frozenset[str]:
     names = {
         instruction.argval
         for instruction in dis.get_instructions(code)
@@ -229,7 +249,7 @@ def _global_names(code: CodeType) -> set[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names |= _global_names(constant)
-    return names
+    return frozenset(names)
 
 
 # What it is compiled by.

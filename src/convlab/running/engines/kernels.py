@@ -22,14 +22,13 @@ from convlab.device import BoxMap, WindowMap
 from convlab.ladder.stage import Capability, Flat, Kernel, Launch, Program
 from convlab.running.compilers import MLIR, compiler
 from convlab.running.engines.compilation import (
-    ArgumentTypes,
     UnknownGPU,
     linked,
     mlir_lto_ir,
     numba_lto_ir,
 )
 from convlab.running.engines.cubin import Cubin, arch_of, store, stored
-from convlab.running.engines.kernel_identity import kernel_key
+from convlab.running.engines.kernel_identity import ArgumentTypes, kernel_key
 from convlab.support import kernel_files
 from convlab.support.installing import how_to_install
 

@@ -1,0 +1,44 @@
+"""Device functions that numba-cuda compiles once for all kernels that have equal ones.
+
+A stage makes its device functions anew for each problem and tile, and stages that build on each
+other make the same ones. Numba compiles each of them again, because each is another object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from convlab.ladder.stage import Capability
+from convlab.running.engines.kernel_identity import function_key
+
+# Compiled functions by their keys, types of arguments and GPUs. Numba keeps them in any case: each
+# is registered with its target for good.
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+@contextmanager
+def equal_functions_once(capability: Capability) -> Iterator[None]:
+    """Inside, a device function is not compiled if an equal one has been, for arguments of the same
+    types and for the same GPU. The caller holds the lock of Numba's compiler."""
+    from numba.cuda import dispatcher
+
+    usual = dispatcher.CUDADispatcher.compile_device
+
+    def compile_device(self: Any, args: Any, return_type: Any = None) -> Any:
+        if args in self.overloads or return_type is not None:
+            return usual(self, args, return_type)
+        key = function_key(self)
+        if key is None:
+            return usual(self, args)
+        known = key, args, capability
+        if known in _compiled:
+            self.overloads[args] = _compiled[known]
+        else:
+            _compiled[known] = usual(self, args)
+        return _compiled[known]
+
+    with mock.patch.object(dispatcher.CUDADispatcher, "compile_device", compile_device):
+        yield
