@@ -26,6 +26,7 @@ from convlab.lessons.feedback import (
     with_mistakes,
 )
 from convlab.lessons.lookalikes import lookalike
+from convlab.lessons.misplaced import misplaced
 from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
 from convlab.problems.oracle import random_tensors
 from convlab.problems.reference import reference
@@ -65,6 +66,7 @@ def feedback_on(
         parts = on, found.shared, smallest
         what = " ".join(filter(None, parts))
         advice = f"{capital(found.advice)}." if found.advice else lookalike(found.answers, seed)
+        advice = advice or misplaced(found.answers, seed)
         mistakes.append(Mistake(ANSWER, what, advice=advice))
         picture = None if telling.wrong is None else side_by_side(telling, seed)
     if refused is not None:

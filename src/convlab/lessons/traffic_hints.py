@@ -144,6 +144,11 @@ def _why(
     threads that access one number again and again.
     """
     _, array, operation = of
+    if others and operation != "atomic":
+        yours, theirs = (_width(these, of) for these in (launches, others))
+        if theirs >= 2 * yours:
+            does, call = ("loads of", "load4") if operation == "load" else ("stores to", "store4")
+            return ONE_NUMBER.format(does=does, array=array, call=call)
     if unit in ("sectors", "wavefronts") and not _wastes_more(launches, others, unit, of):
         unit = "requests"
     if unit in ("requests", "lanes"):
@@ -151,11 +156,6 @@ def _why(
         before = max((times_again(one, array, operation) for one in others), default=1.0)
         if again >= AGAIN * before:
             return AGAIN_TOLD[operation].format(array=array, times=_times(again))
-    if unit == "requests" and others and operation != "atomic":
-        yours, theirs = (_width(these, of) for these in (launches, others))
-        if theirs >= 2 * yours:
-            does, call = ("loads of", "load4") if operation == "load" else ("stores to", "store4")
-            return ONE_NUMBER.format(does=does, array=array, call=call)
     return f"{WHY[unit]}{_distance(launches, unit, of)}"
 
 
