@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import cast
 
 from convlab.problems.gradient import Gradient
@@ -197,6 +198,9 @@ GROUPED: dict[str, ConvProblem] = {
     for number, (c, size, s) in enumerate(rows, start=1)
 }
 
+# All layers with a name of their own beside the paper's.
+_NAMED = UNTUNED | UNSEEN | GROUPED | STEMS | unseen_layers()
+
 EXAMPLE = "'32x64x56x56 * 64x64x3x3, padding 1'"
 FOUR = r"(\d+)x(\d+)x(\d+)x(\d+)"
 SHAPES = re.compile(rf"\s*{FOUR}\s*[*,]\s*{FOUR}\s*(.*)", re.DOTALL)
@@ -240,6 +244,7 @@ def gradients(problems: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
     return cast(dict[str, ConvProblem], both)
 
 
+@lru_cache(maxsize=4096, typed=True)  # each row of a file of results asks for its layer
 def problem_named(name: str, batch: int) -> ConvProblem:
     """A layer of the paper, a size of ``UNTUNED``, ``UNSEEN``, ``GROUPED`` or ``STEMS``, one of
     :func:`unseen_layers`, what :func:`problem_of` reads, or one of the :func:`gradients` of these;
@@ -255,5 +260,5 @@ def problem_named(name: str, batch: int) -> ConvProblem:
         return both[name]
     if SHAPES.fullmatch(name):
         return replace(problem_of(name), batch=batch)
-    other = (UNTUNED | UNSEEN | GROUPED | STEMS | unseen_layers()).get(name)
+    other = _NAMED.get(name)
     return paper_layer(name, batch) if other is None else replace(other, batch=batch)
