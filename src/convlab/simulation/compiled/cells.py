@@ -9,7 +9,9 @@ their epochs do. Blocks run one after the other, so a phase belongs to one block
 Several readers between two barriers are kept as one: as many lanes of one warp, or as many warps.
 No later access needs to know more, because it is in order with all of them or not.
 
-The fourth word has the phases of the first read and of the first write, which tell the first block.
+The fourth word has the phases of the first read and of the first write, which tell the first block,
+and whether nothing had written the element before the launch (``UNSET``). That stays so if a thread
+reads the element before the first write.
 
 A guess is a plain read that the thread's own ``max``, ``min`` or compare-and-swap may check later,
 which does no harm if others change the element between. It counts as an atomic if threads do check
@@ -58,7 +60,8 @@ MORE_BLOCKS = 0x2000  # other blocks have done the same before
 PLAIN = 0x4000  # of reads: not all are guesses
 FLAGS = CHANGED | MORE_BLOCKS | PLAIN
 AFTER_FENCE = 0x8000  # the thread has called a fence in this phase before
-LOW = (1 << PHASE_SHIFT) - 1
+FIRST_WRITE = (1 << 31) - 1  # of the fourth word; that of the first read is above PHASE_SHIFT
+UNSET = 1 << 31  # of the fourth word
 
 MOST_GUESSES = 60  # of a kernel; more are plain reads
 TOLD_WORDS = 2  # of a block in the table: the phase of the fence, the thread that called it
@@ -263,9 +266,11 @@ def note_far(address: int, now: int) -> bool:
 def read_global(cell: int) -> None:
     """Check a load from global memory."""
     now, write = own(STAMP), load64(cell)
-    if write:
-        check_far(write, now, load64(cell + FIRSTS) & LOW)
     atomics = load64(cell + ATOMICS)
+    if write:
+        check_far(write, now, load64(cell + FIRSTS) & FIRST_WRITE)
+    elif atomics == 0 and load64(cell + FIRSTS) & UNSET:
+        suspect(UNWRITTEN, 0)
     if atomics:
         check_atomics(atomics, now)
     if note_far(cell + READS, now | PLAIN):
@@ -280,6 +285,8 @@ def write_global(cell: int, same: int) -> None:
     stamp = now
     firsts = load64(cell + FIRSTS)
     if write == 0:
+        if load64(cell + READS) == 0 and load64(cell + ATOMICS) == 0:
+            firsts &= ~UNSET
         store64(cell + FIRSTS, firsts | now >> PHASE_SHIFT)
     else:
         stamp |= write & FLAGS
@@ -293,7 +300,7 @@ def write_global(cell: int, same: int) -> None:
         if write >> PHASE_SHIFT < word(FIRST_PHASE):
             stamp = now | CHANGED if is_told(write) else stamp | MORE_BLOCKS
         if stamp & MORE_BLOCKS and stamp & CHANGED:
-            suspect(OTHER_BLOCK, firsts & LOW)
+            suspect(OTHER_BLOCK, firsts & FIRST_WRITE)
     store64(cell, stamp)
     reads = load64(cell + READS)
     if reads:
@@ -308,7 +315,9 @@ def update_global(cell: int) -> None:
     """Check an atomic that changes an element."""
     now, write, reads = own(STAMP), load64(cell), load64(cell + READS)
     if write:
-        check_far(write, now, load64(cell + FIRSTS) & LOW)
+        check_far(write, now, load64(cell + FIRSTS) & FIRST_WRITE)
+    elif load64(cell + ATOMICS) == 0 and load64(cell + FIRSTS) & UNSET:
+        suspect(UNWRITTEN, 0)
     if reads & PLAIN:
         check_far(reads, now, load64(cell + FIRSTS) >> PHASE_SHIFT)
     elif (

@@ -18,6 +18,7 @@ from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.language.compiled_values import Values, values_of
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.launch.translation import argument_types
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.launch_checks import argument_names, with_arrays
 from convlab.simulation.rules.outcomes import Outcome, difference
@@ -73,6 +74,8 @@ class CompiledRun:
             given = self._facts.arguments
             names = argument_names(self._facts.kernel.py_func, len(given))
             self._arguments.note_touched(names, self._facts.touched)
+        if self._facts.unwritten is not None:
+            self._facts.unwritten.keep(self._arguments.left_unwritten())
 
     def _outcome(self) -> Outcome:
         return Outcome.unnamed(self._hosts)
@@ -81,7 +84,8 @@ class CompiledRun:
         """Run the launch once as machine code, from the arrays as they were."""
         self._before.restore(self._hosts)
         facts = self._facts
-        self._arguments = ArgumentWords([with_arrays(one) for one in facts.arguments])
+        given = [with_arrays(one) for one in facts.arguments]
+        self._arguments = ArgumentWords(given, facts.unwritten)
         self._kernel = _machine_code(facts, self._arguments.types)
         name = self._kernel.name
         launch = CompiledLaunch(
@@ -118,7 +122,9 @@ class CompiledRun:
         if undecided := [one for one in result.suspects if one.reason in (ENDLESS, TWO_NAMES)]:
             raise NeedsGreenlets(f"the other engine must check {undecided[0].words}")
         self._before.restore(self._hosts)
-        launch = self._made(blocks=result.blocks(), on_block=self._on_block)
+        # What blocks wrote that do not run again is written.
+        unwritten = UnwrittenArrays(self._arguments.left_unwritten(or_read=True))
+        launch = self._made(blocks=result.blocks(), on_block=self._on_block, unwritten=unwritten)
         try:
             launch.run()
         except SimulationError as error:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from convlab.simulation.compiled.cells import (
     ATOMICS,
     CONFIRMED,
+    FIRST_WRITE,
     FIRSTS,
     GUESS_WORDS,
     IN_CONFLICT,
-    LOW,
     MORE_BLOCKS,
     PHASE_SHIFT,
     POLLED,
     READS,
     SEEN,
+    UNSET,
     check_far,
     note,
     note_far,
@@ -97,7 +98,9 @@ def guess_global(cell: int, number: int) -> None:
     """Check a load from global memory that is a guess."""
     now, write, atomics = own(STAMP), load64(cell), load64(cell + ATOMICS)
     if write:
-        check_far(write, now, load64(cell + FIRSTS) & LOW)
+        check_far(write, now, load64(cell + FIRSTS) & FIRST_WRITE)
+    elif atomics == 0 and load64(cell + FIRSTS) & UNSET:
+        suspect(UNWRITTEN, 0)
     if note_far(cell + READS, now):
         store64(cell + FIRSTS, load64(cell + FIRSTS) | now >> PHASE_SHIFT << PHASE_SHIFT)
     facts = SEEN

@@ -10,6 +10,7 @@ from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.memory.touched import Touched
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.orders import USUAL, Order
 
@@ -24,6 +25,7 @@ class MakeLaunch(Protocol):
         on_block: OnBlock | None = None,
         touched: Touched | None = None,
         blocks: Sequence[int] | None = None,
+        unwritten: UnwrittenArrays | None = None,
     ) -> SimulatedLaunch: ...
 
 
@@ -38,3 +40,4 @@ class LaunchFacts:
     shared_bytes: int
     steps: int | None
     touched: Touched | None = None  # collects the bytes that the launch touches
+    unwritten: UnwrittenArrays | None = None  # device arrays, not all written

@@ -14,12 +14,14 @@ from numba.np.numpy_support import from_dtype
 from numpy.lib.array_utils import byte_bounds
 
 from convlab.simulation.compiled.arrays import GLOBAL, WIDE_BYTES, CompiledArray
-from convlab.simulation.compiled.cells import CELL, STAMPS
+from convlab.simulation.compiled.cells import ATOMICS, CELL, FIRSTS, STAMPS, UNSET
 from convlab.simulation.compiled.context import WORD
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.memory.host_memory import is_wide, start_of
 from convlab.simulation.memory.touched import Touched
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.rules.launch_checks import hosts_in
+from convlab.simulation.rules.unwritten import Masks
 
 NUMBERS = "fiubc"  # kinds of dtypes whose elements are plain numbers
 
@@ -27,10 +29,14 @@ NUMBERS = "fiubc"  # kinds of dtypes whose elements are plain numbers
 class ArgumentWords:
     """The arguments of a launch: their types, the words that hold them, and their shadow memory."""
 
-    def __init__(self, arguments: Sequence[object]) -> None:
+    def __init__(self, arguments: Sequence[object], unwritten: UnwrittenArrays | None) -> None:
         self._arguments = arguments
         hosts = [host for argument in arguments for host in hosts_in(argument)]
         self._shadows = [_Shadow(those) for those in _allocations(hosts)]
+        self._masks = {} if unwritten is None else unwritten.of(hosts)
+        for low, mask in self._masks.items():
+            for shadow in self._shadows:
+                shadow.set_unwritten(low, mask)
         self.types = tuple(self._type(one) for one in arguments)
         words = [word for one in arguments for word in self._words(one)]
         self.words = np.array(words, np.int64)
@@ -42,6 +48,13 @@ class ArgumentWords:
                 shadow = next(one for one in self._shadows if one.cells_of(host))
                 writes, reads, updates = shadow.touched(host)
                 touched.elements(name, host, reads=reads, writes=writes, updates=updates)
+
+    def left_unwritten(self, or_read: bool = False) -> Masks:
+        """Return what the launch has left unwritten, or what it has read before it wrote it."""
+        for low, mask in self._masks.items():
+            for shadow in self._shadows:
+                shadow.clear_written(low, mask, or_read)
+        return self._masks
 
     def _type(self, argument: object) -> types.Type:
         """Return the type of an argument. Raises :class:`NeedsGreenlets` for one that is
@@ -124,6 +137,31 @@ class _Shadow:
         if id(host) not in self._hosts:
             return 0
         return self._cells.ctypes.data + (start_of(host) - self._low) // self._itemsize * CELL
+
+    def set_unwritten(self, low: int, mask: np.ndarray) -> None:
+        """Note which elements nothing has written: ``mask`` has the bytes of the memory from the
+        address ``low`` on."""
+        if (part := self._part(low, mask)) is not None:
+            cells, bytes_ = part
+            cells[bytes_.any(axis=1), FIRSTS // WORD] |= UNSET
+
+    def clear_written(self, low: int, mask: np.ndarray, or_read: bool) -> None:
+        """Clear in the mask what has been written: ``or_read`` if not what was read before."""
+        if (part := self._part(low, mask)) is not None:
+            cells, bytes_ = part
+            unset = cells[:, FIRSTS // WORD] & UNSET != 0
+            if not or_read:
+                unset &= (cells[:, 0] == 0) & (cells[:, ATOMICS // WORD] == 0)
+            bytes_[~unset] = False
+
+    def _part(self, low: int, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the cells of memory from the address ``low`` on, and the mask of their bytes, by
+        element; None if the memory is another allocation's."""
+        begin, size = self._low - low, self._itemsize
+        if not 0 <= begin < len(mask):
+            return None
+        count = min(len(self._cells), (len(mask) - begin) // size)
+        return self._cells[:count], mask[begin : begin + count * size].reshape(count, size)
 
     def touched(self, host: np.ndarray) -> Iterator[np.ndarray]:
         """Give the addresses of an array's elements that have a stamp: of a write, of a read, of an

@@ -19,7 +19,9 @@ from numpy.typing import ArrayLike, DTypeLike
 from convlab.simulation.host.not_simulated import OF_AN_ARRAY, functions
 from convlab.simulation.host.pinned import PinnedArray, PinnedMemory, plain
 from convlab.simulation.host.streams import Streams
+from convlab.simulation.memory.host_memory import owner_of
 from convlab.simulation.memory.touched import Touched
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.numbers.scalars import poison
 from convlab.simulation.rules.findings import NotSimulated
 
@@ -94,9 +96,14 @@ def device_array(
     """Return memory that nothing has written: NaN and the largest integers, never zeros by
     chance."""
     made = np.ndarray(shape, dtype, strides=strides, order=order)
+    fill_with_poison(made)
+    return FakeCUDAArray(made, stream)
+
+
+def fill_with_poison(made: np.ndarray) -> None:
+    """Fill memory that nothing has written with numbers that nobody takes for right."""
     if made.dtype.kind in "iufc":
         made[...] = poison(made.dtype)
-    return FakeCUDAArray(made, stream)
 
 
 def is_cuda_array(value: object) -> bool:
@@ -138,8 +145,8 @@ class Copies:
     """The functions of ``numba.cuda`` and the methods of device arrays that copy between host and
     device. They notify the streams."""
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, streams: Streams, unwritten: UnwrittenArrays) -> None:
+        self._streams, self._unwritten = streams, unwritten
         # Numba's own, because these names are patched.
         self._check = devicearray.check_array_compatibility
         self._fill = FakeCUDAArray.copy_to_device
@@ -148,6 +155,8 @@ class Copies:
     def functions(self) -> dict[str, Any]:
         """Return the functions by name."""
         return {
+            "device_array": self.device_array,
+            "device_array_like": self.device_array_like,
             "to_device": self.to_device,
             "pinned": self._streams.pinned,
             "pinned_array": self.pinned_array,
@@ -179,6 +188,29 @@ class Copies:
             ),
         }
 
+    def device_array(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike = np.float64,
+        strides: Strides = None,
+        order: MemoryOrder = "C",
+        stream: object = 0,
+    ) -> FakeCUDAArray:
+        """Return a device array as ``cuda.device_array`` does."""
+        made = device_array(shape, dtype, strides, order, stream)
+        self._unwritten.add(made._ary)
+        return made
+
+    def device_array_like(self, ary: Any, stream: object = 0) -> FakeCUDAArray:
+        """Return a device array with the shape, type and strides of an array."""
+        like = numbas.device_array_like(plain(ary))
+        return self.device_array(like.shape, like.dtype, like.strides, stream=stream)
+
+    def interface(self, array: FakeCUDAArray) -> dict[str, object]:
+        """Return ``__cuda_array_interface__``, by which other code may write to the array."""
+        self._unwritten.forget([np.asarray(array._ary)])
+        return interface_of(array)
+
     def to_device(
         self,
         array: ArrayLike,
@@ -195,9 +227,13 @@ class Copies:
             return as_cuda_array(array)
         host = plain(np.asarray(array))
         self._streams.device_reads(host)
-        made = numbas.to_device(host, stream, copy)
+        made = numbas.to_device(host, stream)
         made.stream = stream
-        self._note(made._ary, stream, host)
+        if copy:
+            self._note(made._ary, stream, host)
+        else:
+            fill_with_poison(made._ary)
+            self._unwritten.add(owner_of(made._ary))
         return made
 
     def copy_to_host(
@@ -255,6 +291,7 @@ class Copies:
         """Note a copy or assignment. The host waits for it if it is in no stream."""
         touched = Touched()
         touched.whole(device, writes=True)
+        self._unwritten.wrote(device)
         source = getattr(source, "_ary", source)
         host = source if isinstance(source, np.ndarray) else None
         if host is not None:

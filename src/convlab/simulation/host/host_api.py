@@ -39,8 +39,6 @@ from convlab.simulation.host.device_arrays import (
     Copies,
     UnifiedArray,
     as_cuda_array,
-    device_array,
-    interface_of,
     is_cuda_array,
     mapped,
     unified_array,
@@ -62,12 +60,13 @@ from convlab.simulation.language.numbas_types import check_kernel, load_compiler
 from convlab.simulation.language.python_body import Unknown
 from convlab.simulation.language.refusals import Refused, Untyped
 from convlab.simulation.language.signatures import Declared, declared
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.support.numba_successor import only_successor, packages_of_cuda
 from convlab.support.values import shown
 
 # The names that are Numba's simulator's own.
 _NUMBAS = (
-    *("device_array_like", "runtime", "close", "list_devices", "gpus"),
+    *("runtime", "close", "list_devices", "gpus"),
     *("current_context", "require_context", "defer_cleanup", "is_float16_supported"),
 )
 # Facts that a program may read of the device; few SMs, because programs start blocks for each.
@@ -311,7 +310,7 @@ def _names(streams: Streams) -> dict[str, Any]:
         **{"cg": cg, "libdevice": libdevice, "event": event, "Event": event},
         **{"stream": streams.stream, "synchronize": streams.host_waits, "default_stream": default},
         **{"legacy_default_stream": default, "per_thread_default_stream": default},
-        **{"device_array": device_array, "mapped": mapped},
+        "mapped": mapped,
         **{"managed_array": unified_array, "mapped_array": unified_array},
         "mapped_array_like": lambda array, **options: unified_array(array.shape, array.dtype),
         **{"is_cuda_array": is_cuda_array, "as_cuda_array": as_cuda_array},
@@ -352,10 +351,10 @@ def _as_mlir() -> Iterator[None]:
 
 
 @contextmanager
-def host_api(streams: Streams) -> Iterator[None]:
+def host_api(streams: Streams, unwritten: UnwrittenArrays) -> Iterator[None]:
     """Inside, ``numba.cuda`` needs no GPU, and ``numba_cuda_mlir`` is another name for it."""
     load_compiler()
-    copies = Copies(streams)
+    copies = Copies(streams, unwritten)
     broadcasts = dict.fromkeys(("_broadcast_scalar_input", "_broadcast_add_axis"), _broadcast)
     statistics = dict.fromkeys(("memsys_enable_stats", "memsys_disable_stats"), lambda: None)
     halves = {"bfloat16": _Stub("bfloat16"), "nv_bfloat16": _Stub("bfloat16"), "__getattr__": _Stub}
@@ -372,7 +371,7 @@ def host_api(streams: Streams) -> Iterator[None]:
             *_of_driver_modules(),
             (
                 FakeCUDAArray,
-                {"__cuda_array_interface__": property(interface_of), **copies.methods()},
+                {"__cuda_array_interface__": property(copies.interface), **copies.methods()},
             ),
             (rtsys, {"get_allocation_stats": lambda: _Allocations(0, 0, 0, 0), **statistics}),
             (vectorizers.CUDAVectorize, {"_compile_core": _core_of_ufunc}),

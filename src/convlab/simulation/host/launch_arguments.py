@@ -9,15 +9,21 @@ import numpy as np
 from numba.core import errors as core_errors
 from numba.cuda import types
 from numba.cuda.core import errors
-from numba.cuda.simulator.args import ArgHint, InOut
+from numba.cuda.simulator.args import ArgHint, InOut, Out
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from convlab.simulation.host.device_arrays import UnifiedArray, as_cuda_array
+from convlab.simulation.host.device_arrays import (
+    UnifiedArray,
+    as_cuda_array,
+    fill_with_poison,
+    is_cuda_array,
+)
 from convlab.simulation.host.launch_configuration import ConfiguredKernel
 from convlab.simulation.host.pinned import plain
 from convlab.simulation.host.streams import Streams
 from convlab.simulation.memory.host_memory import owner_of
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.launch_checks import argument_names, like
 
@@ -29,6 +35,7 @@ class LaunchArguments:
 
     launch: ConfiguredKernel
     streams: Streams
+    unwritten: UnwrittenArrays
     write_back: list[Callable[[], object]] = field(default_factory=list)
     hosts: list[np.ndarray] = field(default_factory=list)
 
@@ -56,7 +63,7 @@ class LaunchArguments:
             return np.asarray(argument)
         if isinstance(argument, np.void):
             return FakeCUDAArray(argument)
-        if hasattr(argument, "__cuda_array_interface__"):
+        if is_cuda_array(argument):
             return as_cuda_array(argument)
         if isinstance(argument, np.ndarray):
             argument = InOut(argument)
@@ -87,7 +94,11 @@ class LaunchArguments:
             self.streams.device_reads(hint.value)
             if getattr(hint, "copy_input", True):
                 self.hosts.append(hint.value)
-        return hint.to_device(self.write_back, self.launch.stream)
+        made = hint.to_device(self.write_back, self.launch.stream)
+        if isinstance(hint, Out) and isinstance(hint.value, np.ndarray):
+            fill_with_poison(made._ary)
+            self.unwritten.add(owner_of(made._ary))
+        return made
 
 
 def _type_of(argument: object) -> types.Type | None:

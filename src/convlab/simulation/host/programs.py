@@ -38,6 +38,7 @@ from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.launch.translation import checked_kernel, has_debug
 from convlab.simulation.memory.touched import Touched
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import Coordinates, three
 from convlab.simulation.rules.findings import (
@@ -51,6 +52,8 @@ from convlab.simulation.rules.launch_checks import (
     check_arguments,
     check_dynamic,
     check_shape,
+    hosts_in,
+    with_arrays,
 )
 from convlab.simulation.rules.orders import USUAL, Order, run_in_orders
 from convlab.support.progress import progress
@@ -162,9 +165,10 @@ def _simulate(
     options: Options,
     note: Note,
     touched: Touched | None = None,
+    unwritten: UnwrittenArrays | None = None,
 ) -> bool:
     """Simulate one launch in all its orders; return whether it ran as machine code. ``touched``
-    collects the bytes that it touches."""
+    collects the bytes that it touches. What it writes of ``unwritten`` arrays is written then."""
     grid_sizes, block_sizes = _sizes(kernel, grid, block, shared_bytes)
     if inspect.isfunction(function := getattr(kernel, "py_func", None)):
         check_arguments(function, arguments)
@@ -182,6 +186,7 @@ def _simulate(
         on_block: OnBlock | None = on_block,
         touched: Touched | None = None,
         blocks: Sequence[int] | None = None,
+        unwritten: UnwrittenArrays | None = unwritten,
     ) -> SimulatedLaunch:
         return SimulatedLaunch(
             kernel,
@@ -195,6 +200,7 @@ def _simulate(
             on_block=on_block,
             touched=touched,
             blocks=blocks,
+            unwritten=unwritten,
         )
 
     watch = Watch(on_block)
@@ -210,11 +216,14 @@ def _simulate(
             shared_bytes=shared_bytes,
             steps=options.steps,
             touched=touched,
+            unwritten=unwritten,
         )
         launch, is_compiled = run_launch(facts, made, launch, on_block)
     else:
         is_compiled = watch.is_on = False
         run_in_orders(launch, made, options.seeds)
+    if unwritten is not None and not is_compiled:
+        unwritten.keep(launch.left_unwritten)
     for what in launch.notes:
         note(what, OwnNumbers)
     for site, what in launch.history.messages.unordered.items():
@@ -248,6 +257,7 @@ class SimulatedProgram:
         # Receives the kernel and the arguments of each launch before it runs.
         self.on_launch: Callable[[SimulatorsKernel, tuple[object, ...]], object] | None = None
         self.streams = Streams(self._found_in_streams)
+        self.unwritten = UnwrittenArrays()
 
     def _found_in_streams(self, finding: Finding) -> None:
         error = SimulationError(str(finding), (finding,), ended=False)
@@ -277,7 +287,7 @@ class SimulatedProgram:
 
     def _launch(self, launch: ConfiguredKernel, arguments: tuple[object, ...]) -> None:
         managed = self.streams.device_sees(managed_memory(arguments))
-        prepared = LaunchArguments(launch, self.streams)
+        prepared = LaunchArguments(launch, self.streams, self.unwritten)
         try:
             try:
                 given = prepared.on_device(arguments)
@@ -309,8 +319,13 @@ class SimulatedProgram:
                 options=self.options,
                 note=self._note,
                 touched=touched if managed or number_of(launch.stream) != DEFAULT else None,
+                unwritten=self.unwritten,
             )
-        except SimulationError as error:
+        except BaseException as error:
+            # What such a launch leaves is no mistake of those that follow.
+            self.unwritten.forget(host for one in arguments for host in hosts_in(with_arrays(one)))
+            if not isinstance(error, SimulationError):
+                raise
             self.report.add(error)
             if self.stop or error.ended:
                 raise
@@ -349,7 +364,7 @@ def simulated_program(program: SimulatedProgram) -> Iterator[SimulatedProgram]:
         program.launch(self, *arguments, **named)
 
     with (
-        host_api(program.streams),
+        host_api(program.streams, program.unwritten),
         cupy_stand_in(),
         patch.object(ConfiguredKernel, "__call__", launch, create=True),
         patch.multiple(FakeCUDAKernel, create=True, **KERNEL),

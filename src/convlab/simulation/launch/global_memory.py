@@ -15,10 +15,12 @@ from convlab.simulation.memory.host_memory import owner_of, start_of
 from convlab.simulation.memory.kernel_arrays import KernelArray
 from convlab.simulation.memory.launch_memory import Memory
 from convlab.simulation.memory.structured_arrays import Record, RecordArray
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import GLOBAL
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.launch_checks import hosts_in, like, with_arrays
+from convlab.simulation.rules.unwritten import UnwrittenMemory
 
 CAPTURED = 1 << 36  # where the addresses of device arrays begin that a kernel refers to by name
 ALLOCATION = 256  # bytes, at a multiple of which an allocation begins
@@ -33,10 +35,13 @@ class DeviceArray(Protocol):
 
 class GlobalMemory:
     """The arrays of a launch in global memory. ``arguments`` are those of the launch as the kernel
-    sees them, once they are placed."""
+    sees them, once they are placed. ``unwritten`` are arrays of the program, not all written."""
 
-    def __init__(self, memory: Memory, arithmetic: Arithmetic | None) -> None:
+    def __init__(
+        self, memory: Memory, arithmetic: Arithmetic | None, unwritten: UnwrittenArrays | None
+    ) -> None:
         self._memory, self._arithmetic = memory, arithmetic
+        self._arrays, self.unwritten = unwritten, UnwrittenMemory()
         # By the id of the host's array.
         self._captured: dict[int, tuple[np.ndarray, KernelArray | RecordArray]] = {}
         self.arguments: tuple[object, ...] = ()
@@ -62,6 +67,10 @@ class GlobalMemory:
         arguments = tuple(map(with_arrays, arguments))
         hosts = [host for argument in arguments for host in hosts_in(argument)]
         starts = addresses(hosts)
+        if self._arrays is not None:
+            for host in hosts:
+                distance = starts[id(host)] - start_of(host)
+                self.unwritten.place(self._arrays.of([host]), distance)
         captured = [one for one, _ in self._captured.values()]
         if any(np.may_share_memory(one, host) for one in captured for host in hosts):
             raise NotSimulated("a global array that is an argument too is not simulated")

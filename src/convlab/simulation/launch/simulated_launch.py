@@ -19,6 +19,7 @@ from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.index_checks import Index, IndexChecks
 from convlab.simulation.memory.launch_memory import Memory
 from convlab.simulation.memory.touched import Touched
+from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import AccessLog, LaunchClock
 from convlab.simulation.recording.loops import Loops, Paths
@@ -32,6 +33,7 @@ from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.rules.unwritten import Masks
 from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.block_memory import NoRoom
 from convlab.simulation.threads.hopper import Hopper
@@ -46,7 +48,7 @@ class SimulatedLaunch:
     ``loops`` limits the iterations of all loops. ``counts`` are counted up, ``recorder`` and
     ``on_block`` hear of the launch, ``touched`` collects the bytes that it reads and writes. If
     ``typed``, registers have Numba's types; ``untyped`` says why they have not. If ``blocks`` are
-    given, by their numbers, only those run.
+    given, by their numbers, only those run. ``unwritten`` are device arrays, not all written.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class SimulatedLaunch:
         on_block: OnBlock | None = None,
         touched: Touched | None = None,
         blocks: Sequence[int] | None = None,
+        unwritten: UnwrittenArrays | None = None,
     ) -> None:
         check_shape(grid, block)
         compiled = checked_kernel(kernel)
@@ -86,7 +89,7 @@ class SimulatedLaunch:
 
         number = self.arithmetic.number if self.arithmetic else None
         memory = Memory(self.log, self._report_array, number)
-        self._memory = GlobalMemory(memory, self.arithmetic)
+        self._memory = GlobalMemory(memory, self.arithmetic, unwritten)
         self._cuda = SimulatedCuda(
             grid=grid,
             block=block,
@@ -203,6 +206,7 @@ class SimulatedLaunch:
             checks=self.history.checks,
             grid_barriers=self._scheduler.grid_barriers,
         )
+        self.race.unwritten = self._memory.unwritten
         if self._hopper.clocks.used:
             self.race.clocks, self.race.copied = self._hopper.clocks, self._hopper.accesses.copied
 
@@ -232,6 +236,11 @@ class SimulatedLaunch:
     def untyped(self) -> str:
         """The reason why registers do not have Numba's types, if they should; else empty."""
         return self.translation.untyped
+
+    @property
+    def left_unwritten(self) -> Masks:
+        """The bytes of the ``unwritten`` arrays that the launch has not written either."""
+        return self._memory.unwritten.masks
 
     def global_arrays(self) -> Iterator[CheckedArray]:
         """Give the arrays among the arguments."""

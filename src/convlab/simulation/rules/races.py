@@ -37,6 +37,7 @@ from convlab.simulation.rules.happens_before import HappensBefore
 from convlab.simulation.rules.memory_traffic import changes
 from convlab.simulation.rules.retries import Update, update_of
 from convlab.simulation.rules.thread_clocks import ThreadClocks
+from convlab.simulation.rules.unwritten import UnwrittenMemory
 
 SIEVE = 1 << 18
 ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
@@ -89,6 +90,7 @@ class Race:
         self.copied: Callable[[Accesses], np.ndarray] | None = None
         # Accesses to global memory, one for each block, kind and address.
         self._kept: list[Accesses] = []
+        self.unwritten = UnwrittenMemory()
         # Shared memory written in the pieces of the log before: block and address in one number.
         self._written = np.empty(0, np.int64)
         self._log, self._bytes = AccessLog(1), False
@@ -114,7 +116,10 @@ class Race:
                 self._written = np.union1d(written, self._written)
             yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
-                self._keep(accesses, np.flatnonzero(~shared))
+                far = np.flatnonzero(~shared)
+                if self.unwritten.masks:
+                    yield from self._uninitialised_far(accesses, far, columns.kind)
+                self._keep(accesses, far)
         self.warp_barriers.clear()
         if whole:
             self._written = self._written[:0]
@@ -137,26 +142,26 @@ class Race:
     def _uninitialised(
         self, accesses: Accesses, shared: np.ndarray, sets: np.ndarray
     ) -> Iterator[Conflict]:
-        """Give reads of shared memory before the block's first write there. If another thread
-        writes in the same phase there is a race, which says more."""
+        """Give reads of shared memory before the block's first write there."""
         address = accesses.block[shared] * GLOBAL + accesses.address[shared]
-        cells, key = np.unique(address, return_inverse=True)
-        never = len(accesses.block)
-        first_write = np.full(len(cells), never, np.int32)
-        writes = np.flatnonzero(sets[shared])[::-1]  # backwards: the first one stays
-        first_write[key[writes]] = shared[writes]
-        if len(self._written):
-            first_write[np.isin(cells, self._written)] = -1
-        first = first_write[key]
-        early, first = shared[first > shared], first[first > shared]
-        last = np.minimum(first, never - 1)
-        thread, phase = accesses.thread, accesses.phase
-        race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
-        early = early[~race]
+        early = _before_writes(accesses, shared, address, sets, self._written)
         if self.copied is not None and len(early):
             early = early[~self.copied(accesses.take(early))]
         for read in accesses.rows(early):
             yield Conflict("uninitialised", read, None)
+
+    def _uninitialised_far(
+        self, accesses: Accesses, far: np.ndarray, kinds: np.ndarray
+    ) -> Iterator[Conflict]:
+        """Give reads of device arrays before the first write of an element. ``kinds`` are those
+        with all bits."""
+        kind = kinds & 3
+        sets = (kind == WRITE) | ((kind == ATOMIC) & (kinds & SETS != 0))
+        some = self.unwritten.among(accesses, far)
+        address = accesses.address[some]
+        for read in accesses.rows(_before_writes(accesses, some, address, sets)):
+            yield Conflict("uninitialised", read, None)
+        self.unwritten.write(accesses, far[kind[far] != READ])
 
     def _within_blocks(self, accesses: Accesses, of_products: np.ndarray) -> Iterator[Conflict]:
         """Give conflicts between warps of one phase, and between lanes of a warp with no warp
@@ -294,6 +299,31 @@ class Race:
             first.position < position <= second.position and {first.thread, second.thread} <= met
             for position, met in self.warp_barriers
         )
+
+
+def _before_writes(
+    accesses: Accesses,
+    some: np.ndarray,
+    cell: np.ndarray,
+    sets: np.ndarray,
+    written: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return which of some accesses, each to a ``cell``, come before the first that ``sets`` it,
+    unless it is ``written`` before. If another thread writes in the same phase there is a race,
+    which says more."""
+    cells, key = np.unique(cell, return_inverse=True)
+    never = len(accesses.block)
+    first_write = np.full(len(cells), never, np.int32)
+    writes = np.flatnonzero(sets[some])[::-1]  # backwards: the first one stays
+    first_write[key[writes]] = some[writes]
+    if written is not None and len(written):
+        first_write[np.isin(cells, written)] = -1
+    first = first_write[key]
+    early, first = some[first > some], first[first > some]
+    last = np.minimum(first, never - 1)
+    thread, phase = accesses.thread, accesses.phase
+    race = (thread[last] != thread[early]) & (phase[last] == phase[early]) & (first < never)
+    return np.asarray(early[~race])
 
 
 def _seen_by_all_as_atomics(columns: Accesses) -> Accesses:

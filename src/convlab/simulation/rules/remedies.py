@@ -38,6 +38,7 @@ from convlab.simulation.rules.finding_words import (
     NO_ORDER,
     NO_VALUE,
     NOT_ATOMIC,
+    NOT_FILLED,
     NOT_ONE_STEP,
     NOT_RETRIED,
     OF_CONSTANT,
@@ -122,6 +123,8 @@ REMEDIES = {
         NO_INIT: "Let one thread call init_barrier and then fence_barriers, and put "
         "cuda.syncthreads() before the first use.",
         NO_VALUE: "Give the variable a value on every path, such as before the branch or loop.",
+        NOT_FILLED: "Fill the array before, by a copy or by a kernel whose grid reaches every "
+        "element, or read no further than it is filled.",
         USUAL: "Write every element before it is read, and put a barrier between.",
     },
     "shared race": {

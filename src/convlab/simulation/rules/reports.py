@@ -11,6 +11,7 @@ from typing import Protocol
 
 from convlab.simulation.recording.access_log import (
     ATOMIC,
+    GLOBAL,
     LANDED,
     READ,
     WRITE,
@@ -24,6 +25,7 @@ from convlab.simulation.rules.finding_words import (
     ALIASED,
     IN_A_CALL,
     NO_BARRIER,
+    NOT_FILLED,
     RETURNED_IN,
     SAME_WARP,
 )
@@ -197,6 +199,8 @@ class Reports:
         who = f"thread {self.thread(first.thread)}"
         if second is None:
             what = f"{element} is read before anything in this block wrote to it"
+            if first.address >= GLOBAL:
+                what = f"{element} {NOT_FILLED}"
         elif kind == "not fenced":
             what = f"{who}, which wrote it, has not fenced it"
             what = f"{element} is read by tensor cores, but {what}"
