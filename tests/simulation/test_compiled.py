@@ -850,6 +850,19 @@ def test_shadow_memory_that_does_not_fit_leaves_the_launch_to_the_other_engine(e
     assert ends == ["its shadow memory does not fit"]
 
 
+@cuda.jit
+def in_too_much_shared_memory(a):
+    tile = cuda.shared.array((130, 100), float32)
+    tile[cuda.threadIdx.x, 0] = a[cuda.threadIdx.x]
+    a[cuda.threadIdx.x] = tile[cuda.threadIdx.x, 0]
+
+
+def test_too_much_shared_memory_is_found_and_does_not_run_a_third_time(ends):
+    found = compare(in_too_much_shared_memory, 1, 40, lambda: [ramp(40)])
+    assert "52000 bytes of shared arrays" in found
+    assert ends == ["found"]
+
+
 def test_a_launch_that_prints_is_not_compiled(ends, capsys):
     @cuda.jit
     def prints(out):

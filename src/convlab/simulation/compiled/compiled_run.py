@@ -46,6 +46,8 @@ class CompiledRun:
         with _one_at_a_time:
             try:
                 self._run_all()
+            except SimulationError:  # of a launch with too much memory, that is a MemoryError too
+                raise
             except MemoryError as error:
                 raise NeedsGreenlets("its shadow memory does not fit") from error
 
