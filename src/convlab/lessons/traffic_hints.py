@@ -140,10 +140,14 @@ def _why(
 ) -> str:
     """Return the reason for too high a count of a memory, array and operation.
 
-    Requests that waste no sectors and no wavefronts are too many requests, and these may come from
-    threads that access one number again and again.
+    Threads that access one number again and again, or one number where a float4 would do, say more
+    than what each request costs. Requests that waste nothing are too many requests.
     """
     _, array, operation = of
+    again = max((times_again(one, array, operation) for one in launches), default=1.0)
+    before = max((times_again(one, array, operation) for one in others), default=1.0)
+    if again >= AGAIN * before:
+        return AGAIN_TOLD[operation].format(array=array, times=_times(again))
     if others and operation != "atomic":
         yours, theirs = (_width(these, of) for these in (launches, others))
         if theirs >= 2 * yours:
@@ -151,11 +155,6 @@ def _why(
             return ONE_NUMBER.format(does=does, array=array, call=call)
     if unit in ("sectors", "wavefronts") and not _wastes_more(launches, others, unit, of):
         unit = "requests"
-    if unit in ("requests", "lanes"):
-        again = max((times_again(one, array, operation) for one in launches), default=1.0)
-        before = max((times_again(one, array, operation) for one in others), default=1.0)
-        if again >= AGAIN * before:
-            return AGAIN_TOLD[operation].format(array=array, times=_times(again))
     return f"{WHY[unit]}{_distance(launches, unit, of)}"
 
 
