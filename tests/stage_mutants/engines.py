@@ -1,6 +1,7 @@
 """Hold the compiled engine to mutants: is each that ``convlab check`` rejects rejected there too?
 
     PYTHONPATH=src:tests python -m stage_mutants.engines --sample 300 --seed 0
+    PYTHONPATH=src:tests python -m stage_mutants.engines --jobs 32  # all stored mutants
 
 Each launch that can be compiled runs as machine code, and the result is compared with the stored
 one. Launches that count memory traffic stay as they are. The sample is in random order, so a part
@@ -12,15 +13,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from random import Random
 from time import process_time
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.compiled import compiled_run, engine_choice
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.host.programs import simulate
+from stage_mutants.generated import Generated
 from stage_mutants.results import REJECTED, result_of, stored_results
 
 ends: Counter[str] = Counter()  # of launches as machine code: "compiled", "found", or why not
@@ -42,7 +45,7 @@ def _launch(
         *arguments,
         shared_bytes=shared_bytes,
         steps=steps,
-        typed=self.typed,
+        typed=True,  # machine code needs types, which `convlab check` does without
     )
 
 
@@ -58,33 +61,54 @@ def _noted(self: compiled_run.CompiledRun) -> None:
         ends[end] += 1
 
 
-def main() -> int:
-    """Print the results; 1 if one is less than the stored one."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", metavar="N", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
-    stored = stored_results()
-    mutants = Random(chosen.seed).sample([*stored], min(chosen.sample, len(stored)))
-    results: Counter[str] = Counter()
-    lost = 0
+class Judged(NamedTuple):
+    """The result of a mutant, the ends of its launches, and its processor seconds."""
+
+    result: str
+    ends: Counter[str]
+    seconds: float
+
+
+def judged(mutant: Generated) -> Judged:
+    """Check a mutant with every launch as machine code that can be."""
+    ends.clear()
+    begin = process_time()
     with (
         patch.object(Simulator, "launch", _launch),
         patch.object(engine_choice, "LONG_SECONDS", 0.0),
         patch.object(engine_choice, "say", lambda line: None),
         patch.object(compiled_run.CompiledRun, "run", _noted),
     ):
-        begin = process_time()
-        for number, one in enumerate(mutants, 1):
-            found = result_of(one)
-            results[f"{stored[one]}, now {found}"] += 1
-            if stored[one] == REJECTED != found:
+        result = result_of(mutant)
+    return Judged(result, Counter(ends), process_time() - begin)
+
+
+def main() -> int:
+    """Print the results; 1 if one is less than the stored one."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sample", metavar="N", type=int, help="at most N; without it, all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", metavar="N", type=int, default=0, help="not the first N of them")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    chosen = parser.parse_args()
+    stored = stored_results()
+    most = len(stored) if chosen.sample is None else min(chosen.sample, len(stored))
+    mutants = Random(chosen.seed).sample([*stored], most)[chosen.skip :]
+    results, of_launches = Counter[str](), Counter[str]()
+    lost, seconds = 0, 0.0
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        pairs = zip(mutants, pool.map(judged, mutants), strict=True)
+        for number, (one, now) in enumerate(pairs, 1):
+            results[f"{stored[one]}, now {now.result}"] += 1
+            of_launches += now.ends
+            seconds += now.seconds
+            if stored[one] == REJECTED != now.result:
                 lost += 1
                 print(f"lost: {one.module}, line {one.line}: {one.old} -> {one.new}", flush=True)
             if number % 10 == 0 or number == len(mutants):
-                each = (process_time() - begin) / number
-                print(f"{number} mutants, {each:.2f} s each: {dict(results)}", flush=True)
-                print(f"    launches: {dict(ends.most_common(8))}", flush=True)
+                said = f"{number} of {len(mutants)} mutants, {seconds:.0f} processor seconds"
+                print(f"{said}: {dict(results)}", flush=True)
+                print(f"    launches: {dict(of_launches.most_common(8))}", flush=True)
     return int(lost > 0)
 
 

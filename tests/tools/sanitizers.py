@@ -245,13 +245,14 @@ def processes(engine: Engine) -> int:
     return max(1, min(cores(), room, MOST_PROCESSES))
 
 
-def measure(engine: Engine) -> dict[str, Any]:
-    """Every stage that the GPU can run, under every tool. Ctrl-C ends the tools that run."""
+def measure(engine: Engine, wanted: tuple[Stage, ...] = STAGES) -> dict[str, Any]:
+    """Every wanted stage that the GPU can run, under every tool. Ctrl-C ends the tools that run."""
     said = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True).stdout
     version = re.search(r"[Vv]ersion (\S+)", said)
-    stages, left_out = stages_for(engine, STAGES)
-    # The last stages have the most runs, so they begin first and none runs alone at the end.
-    work = [(tool, stage.name) for stage in reversed(stages) for tool in TOOLS]
+    stages, left_out = stages_for(engine, wanted)
+    # Those with the most runs begin first, so that none runs alone at the end.
+    longest = sorted(stages, key=lambda stage: -sum(1 for _ in cases((stage,))))
+    work = [(tool, stage.name) for stage in longest for tool in TOOLS]
     rows: list[ToolRow] = []
     _interrupted.clear()
     with ThreadPoolExecutor(processes(engine)) as pool:
@@ -307,18 +308,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = "compute-sanitizer's four tools on every stage's runs, on a GPU."
     parser = argparse.ArgumentParser(prog="python tests/tools/sanitizers.py", description=about)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the results to FILE")
-    file: Path | None = parser.parse_args(words).json
+    parser.add_argument("--stage", metavar="NAME", action="append", help="only these stages")
+    chosen = parser.parse_args(words)
+    file: Path | None = chosen.json
     try:
+        wanted = tuple(map(stage_named, chosen.stage or ())) or STAGES
         engine = choose("gpu")
         if shutil.which(PROGRAM) is None:
             raise EngineUnavailable(
                 f"there is no {PROGRAM} on the path: it comes with NVIDIA's CUDA toolkit"
             )
-        document = measure(engine)
+        document = measure(engine, wanted)
     except KeyboardInterrupt:
         print("convlab: interrupted, nothing was written", file=sys.stderr)
         return INTERRUPTED
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         print(f"convlab: {error}", file=sys.stderr)
         return 2
     typed = " ".join(("python tests/tools/sanitizers.py", *words))
