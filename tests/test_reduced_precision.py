@@ -175,6 +175,8 @@ def test_tf32_is_computed_in_a_call():
         ({"in_channels": 24, "out_channels": 64}, "h09_padded_input"),
         ({"in_channels": 37, "out_channels": 101, "padding": 1}, "h09_padded_input"),
         ({"in_channels": 53, "out_channels": 53}, "h09_padded_input"),
+        ({"in_channels": 31, "out_channels": 43, "padding": 1}, "h09_padded_input"),
+        ({"in_channels": 31, "out_channels": 64, "padding": 1}, "h04_stem"),  # outputs in eights
         ({"in_channels": 48, "out_channels": 64, "padding": 1}, "h04_stem"),  # slices not full
         ({"in_channels": 16, "out_channels": 64}, "h06_window_rows"),  # rows fill them
     ],
