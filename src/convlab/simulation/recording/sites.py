@@ -208,10 +208,25 @@ def has_while(code: CodeType, file: str) -> bool:
     return tree is not None and any(isinstance(node, ast.While) for node in ast.walk(tree))
 
 
-@cache
 def _line_at(code: CodeType, offset: int) -> int:
-    lines = (line for begin, end, line in code.co_lines() if begin <= offset < end)
-    return next(lines, None) or code.co_firstlineno
+    lines = _lines(code)
+    return lines[offset] if 0 <= offset < len(lines) else code.co_firstlineno
+
+
+@lru_cache(maxsize=1000)
+def _lines(code: CodeType) -> list[int]:
+    """Return the line of each offset of a function."""
+    lines = [code.co_firstlineno] * len(code.co_code)
+    for begin, end, line in code.co_lines():
+        if line:
+            lines[begin:end] = [line] * (end - begin)
+    return lines
+
+
+@lru_cache(maxsize=100)
+def _steps(code: CodeType) -> list[dis.Instruction]:
+    """Return a function's instructions. To list them takes longer than many a small launch."""
+    return list(dis.get_instructions(code))
 
 
 _codes: WeakValueDictionary[int, CodeType] = WeakValueDictionary()
@@ -227,7 +242,7 @@ def instruction(code: CodeType, offset: int) -> int:
         stands_for = _by_id[id(code)] = {}
         _codes[id(code)] = code
         finalize(code, _by_id.pop, id(code), None)
-        steps = list(dis.get_instructions(code))
+        steps = _steps(code)
         ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
         for step, end in zip(steps, ends, strict=True):
             where = (step.positions, step.opname) if step.positions else step.offset
@@ -240,7 +255,7 @@ def instruction(code: CodeType, offset: int) -> int:
 def activemask_after_branch(code: CodeType, file: str) -> int | None:
     """Return the site of the first call of ``activemask`` if lanes may have parted before: a branch
     or loop ends above it, other than one that ends with ``return``, ``continue`` or ``break``."""
-    calls = [step for step in dis.get_instructions(code) if step.argval == "activemask"]
+    calls = [step for step in _steps(code) if step.argval == "activemask"]
     tree = source_tree(code, file)
     if not calls or tree is None:
         return None
@@ -310,7 +325,7 @@ def is_iterated(code: CodeType, offset: int) -> bool:
 
 def _next_operation(code: CodeType, offset: int) -> str:
     """Return the name of the instruction after the one at ``offset``, which may be in its cache."""
-    later = (step for step in dis.get_instructions(code) if step.offset > offset)
+    later = (step for step in _steps(code) if step.offset > offset)
     return next((step.opname for step in later if step.opname != "CACHE"), "")
 
 
@@ -319,7 +334,7 @@ def lines_setting(code: CodeType, name: str) -> list[int]:
     return sorted(
         {
             line
-            for step in dis.get_instructions(code)
+            for step in _steps(code)
             if step.opname.startswith("STORE_")
             and name in (step.argval if isinstance(step.argval, tuple) else (step.argval,))
             and (line := _line_at(code, step.offset))
@@ -339,8 +354,8 @@ def site_of(depth: int) -> int:
 def assigned_name(code: CodeType, offset: int) -> str:
     """Return the variable that the result of the call at ``offset`` is assigned to: the n-th call
     of ``.array`` on a line belongs to the n-th name that the line assigns to."""
-    line = _line_at(code, offset)
-    here = [i for i in dis.get_instructions(code) if _line_at(code, i.offset) == line]
+    lines = _lines(code)
+    here = [i for i in _steps(code) if lines[i.offset] == lines[offset]]
     before = [i for i in here if i.offset < offset and i.argval in ("array", "array_like")]
     names = _stored(here)
     ordinal = len(before) - 1
