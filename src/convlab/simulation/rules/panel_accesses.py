@@ -14,8 +14,10 @@ threads when the log is looked at.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -235,8 +237,9 @@ class PanelAccesses:
         before = times < access.time
         known = np.zeros(len(times), bool)
         known[before] = access.begin[thread[before]] >= times[before]
-        for one in np.unique(thread[~before]).tolist():
-            its = np.flatnonzero(~before & (thread == one))
+        after = np.flatnonzero(~before)
+        for one, which in of_each(thread[after]):
+            its = after[which]
             known[its] = clocks.entry_at(one, times[its], access.entry) >= access.number
         report = partial(self._report_thread, reports, log, access)
         for found in some.rows(np.flatnonzero(~known)[:ENOUGH]):
@@ -258,8 +261,7 @@ class PanelAccesses:
         """Return which threads have called ``fence_shared`` after these writes, and before what is
         known of them."""
         found = np.zeros(len(thread), bool)
-        for one in np.unique(thread).tolist():
-            its = np.flatnonzero(thread == one)
+        for one, its in of_each(thread):
             fences = np.array([*self._clocks.fences_of(one), NEVER], np.int64)
             found[its] = fences[np.searchsorted(fences, time[its], "right")] <= known[its]
         return found
@@ -330,6 +332,15 @@ class PanelAccesses:
             its = np.flatnonzero(inside)
             found[its] = since[reads.address[its]] <= times[its]
         return found
+
+
+def of_each(threads: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each thread with the positions where it stands."""
+    order = np.argsort(threads, kind="stable")
+    ordered = threads[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()
+    for begin, end in pairwise([*begins, len(order)]):
+        yield int(ordered[begin]), order[begin:end]
 
 
 def _note(times: dict[int, np.ndarray], block: int, first: int, end: int, time: int) -> None:

@@ -395,8 +395,10 @@ def in_bytes(accesses: Accesses) -> Accesses:
     size = accesses.size
     cut = accesses.take(np.repeat(np.arange(len(size)), size))
     number, value = within(size), cut.value.copy()
-    for n in np.flatnonzero((cut.kind & 3 == WRITE) & (cut.size > 1)).tolist():
-        value[n] = 0 if value[n] == 0 else (value[n], int(cut.size[n]), int(number[n]))
+    several = np.flatnonzero((cut.kind & 3 == WRITE) & (cut.size > 1))
+    wholes = zip(*(column[several].tolist() for column in (value, cut.size, number)), strict=True)
+    parts = (0 if whole[0] == 0 else whole for whole in wholes)
+    value[several] = np.fromiter(parts, object, len(several))
     return cut._replace(address=cut.address + number, value=value, size=np.ones_like(number))
 
 
