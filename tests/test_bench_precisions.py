@@ -50,7 +50,8 @@ def test_every_layer_is_measured_in_each_type_beside_pytorch_in_both_layouts():
     last = {f"{name} tf32-last" for name in precision_layers()}
     assert layers - last == {f"{name} {kind}" for name in precision_layers() for kind in kinds}
     assert {"conv12 tf32", "stem_3x3 x 32 float16", "odd_53 bfloat16"} <= layers
-    assert last <= layers
+    # No stage of TF32 takes ViT's patches with the channels last: the copy engine cannot walk them.
+    assert last - layers == {"vit_patches tf32-last"}
     for case in cases:
         kind = case.layer.split()[-1]
         assert case.problem.channels_last == (kind != "tf32")
@@ -66,7 +67,8 @@ def test_every_layer_is_measured_in_each_type_beside_pytorch_in_both_layouts():
     assert of_conv9 == ["auto in tf32", "h05_tf32_panels", h10, *TORCH_TF32]
     for layer, own in (
         ("odd_53 bfloat16", ["auto", "h04_stem", h09]),
-        ("conv1 tf32-last", ["auto in tf32", h10]),
+        ("conv1 tf32-last", [h10]),  # "auto" is t07 there, from copies
+        ("vit_patches bfloat16", ["auto", "h04_stem"]),  # a stride that no copy engine walks
     ):
         assert [case.system.name for case in cases if case.layer == layer][:-2] == own
     assert len({case.key for case in cases}) == len(cases)

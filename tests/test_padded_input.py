@@ -284,3 +284,12 @@ def test_kernels_do_not_spill_and_copies_are_16_bytes_wide(name: str, dtype: str
             aligned = name == "odd_strided"  # 96 bytes a pixel, or 192
             assert wide == (1 if aligned else 0 if dtype == "float32" else 2)
             assert cubin.registers <= 40
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("stage", [H09, H10], ids=lambda stage: stage.name)
+def test_what_the_copy_engine_cannot_walk_is_refused_before(stage) -> None:
+    dtype = stage.dtypes[0]
+    far = ConvProblem(1, 5, 40, 40, 7, 3, stride=9, dtype=dtype, channels_last=True)
+    assert stage.why_not(far) == "stride is (9, 9): each must be at most 8"
+    assert stage.why_not(replace(far, stride=(8, 8))) is None

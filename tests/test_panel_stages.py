@@ -223,6 +223,37 @@ def test_padded_channels_and_odd_outputs(channels: int, M_B: int, N_B: int, chec
     assert result.ok, result
 
 
+@pytest.mark.parametrize(
+    ("channels", "kernel", "padding", "copies"),
+    [(64, 3, 0, False), (80, 2, 1, True), (96, (1, 5), 0, True), (16, 3, 0, True)],
+)
+def test_a_copy_of_the_filter_begins_at_lines(
+    channels, kernel, padding, copies: bool, checked, monkeypatch
+) -> None:
+    """Of 96 channels a row of five pixels has 480 terms, and the copy 512: zeros follow a place,
+    not the next place's infinity."""
+    monkeypatch.setattr(h06_window_rows, "PAD_CLOCKS", 0)
+    problem = channels_last(1, channels, 4, 7, 32, kernel, padding=padding)
+    stage = stage_named("h06")
+    names = [launch.name for launch in stage.prepare(problem, stage.tiny_tile).launches]
+    assert names == ["pad_places"] * copies + ["warp_specialization"]
+    input, weight, bias = random_tensors(problem, 16)
+    weight[:, 0, 1, 3] = np.inf
+    result = checked(problem, stage, (input, weight, bias), stage.tiny_tile)
+    assert result.ok, result
+
+
+@pytest.mark.same_in_cudasim
+def test_a_filter_that_is_read_often_is_copied() -> None:
+    """Conv5's rows of 960 bytes are read for seven tiles an SM; for one image not often enough."""
+    problem = channels_last(128, 96, 24, 24, 256, 5)
+    stage = stage_named("h06")
+    tile = h06_window_rows.production_tile(problem)
+    assert len(stage.prepare(problem, tile).launches) == 2
+    assert len(stage.prepare(replace(problem, batch=1), tile).launches) == 1
+    assert len(stage.prepare(replace(problem, in_channels=128), tile).launches) == 1
+
+
 def test_odd_channels_above_a_block_s_are_stored_one_by_one(checked) -> None:
     problem = channels_last(1, 16, 2, 3, 257, 1)
     result = checked(problem, stage_named("h07"), random_tensors(problem, 14))

@@ -71,19 +71,24 @@ from convlab.ladder.stage import (
 from convlab.problems.problem import ConvProblem
 
 
-def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, DeviceFunction]:
+def make_copy_slice(
+    problem: ConvProblem, tile: Tile, place_numbers: int | None = None
+) -> tuple[DeviceFunction, DeviceFunction]:
     """Return two device functions, ``first_window`` and ``copy_slice``.
 
     ``first_window(n0)`` returns the image, row and column where window n0 begins. By
     ``copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i)`` one thread asks for a
     slice: a chunk of the channels at a place (u, v) of the filter, of the windows from ``window``
     on and the output channels from m0 on. The copies arrive at ``full[i]``. ``first_window`` is
-    called once a tile. It divides 32-bit numbers, so there are less than 2**32 windows.
+    called once a tile. It divides 32-bit numbers, so there are less than 2**32 windows. In the
+    filter the numbers of the next place begin ``place_numbers`` after those of a place: C_i, unless
+    the filter is a padded copy.
     """
     p = problem
     C_i, W_f, PIXELS, W_o = p.C_i, p.W_f, p.H_o * p.W_o, p.W_o
     s_h, s_w, p_h, p_w, d_h, d_w = p.s_h, p.s_w, p.p_h, p.p_w, p.d_h, p.d_w
     TERMS, INTERLEAVED = FORMATS[p.dtype].terms, FORMATS[p.dtype].interleaved
+    PLACE_NUMBERS = place_numbers or C_i
     FILTER_BEGIN = tile.N_B * TERMS  # numbers of the windows' panel, before the filter's
     SLICE_BYTES = (tile.M_B + tile.N_B) * PANEL_ROW_BYTES
 
@@ -97,7 +102,7 @@ def make_copy_slice(problem: ConvProblem, tile: Tile) -> tuple[DeviceFunction, D
     def copy_slice(windows, filter, window, m0, u, v, chunk, S, at, full, i):
         image, y, x = window
         r = int32(chunk * TERMS)
-        k = int32((u * W_f + v) * C_i) + r
+        k = int32((u * W_f + v) * PLACE_NUMBERS) + r
         expect_bytes(full, i, SLICE_BYTES)
         copy_windows(S, at, windows, r, x, y, image, v * d_w, u * d_h, full, i)
         copy_box(S, at + FILTER_BEGIN, filter, (k, 0, 0, 0, m0 // INTERLEAVED), full, i)
@@ -195,15 +200,28 @@ def make_kernel(problem: ConvProblem, tile: Tile, relu: bool, *, residual: bool 
     return copy_engine
 
 
+def filter_map(problem: ConvProblem, tile: Tile, K: int, of: str = "weight") -> BoxMap:
+    """Return the map of the filter, or of a copy with K numbers for each output channel, by the
+    axes k, e, g, j and group of interleaved channels."""
+    format = FORMATS[problem.dtype]
+    neighbours, interleaved = format.neighbours, format.interleaved
+    return BoxMap(
+        of,
+        extents=(K, 2, 4, neighbours // 2, problem.M // interleaved),
+        strides=(K, neighbours * K, 2 * K, interleaved * K),
+        box=(format.terms, 2, 4, neighbours // 2, tile.M_B // interleaved),
+        dtype=problem.dtype,
+    )
+
+
 def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
-    """Return the maps of the input, a panel of windows at a time, and of the filter, by the axes k,
-    e, g, j and group of interleaved channels. Raises ``ValueError`` for what the engine cannot
-    walk, and for windows that :func:`make_copy_slice` cannot count."""
+    """Return the maps of the input, a panel of windows at a time, and of the filter. Raises
+    ``ValueError`` for what the engine cannot walk, and for windows that :func:`make_copy_slice`
+    cannot count."""
     if problem.N >= 2**32:
         rule = "a stage of the copy engine takes less than 2**32"
         raise ValueError(f"problem is {problem}: it has {problem.N:,} windows, and {rule}")
-    p, K, format = problem, problem.K, FORMATS[problem.dtype]
-    neighbours, interleaved = format.neighbours, format.interleaved
+    p = problem
     (top, bottom), (left, right) = p.padding
     windows = WindowMap(
         "input",
@@ -213,18 +231,11 @@ def tensor_maps(problem: ConvProblem, tile: Tile) -> tuple[WindowMap, BoxMap]:
         padding=(top, left),
         padding_after=(bottom, right),
         dilation=p.dilation,
-        channels=format.terms,
+        channels=FORMATS[p.dtype].terms,
         pixels=tile.N_B,
         dtype=p.dtype,
     )
-    filter = BoxMap(
-        "weight",
-        extents=(K, 2, 4, neighbours // 2, p.M // interleaved),
-        strides=(K, neighbours * K, 2 * K, interleaved * K),
-        box=(format.terms, 2, 4, neighbours // 2, tile.M_B // interleaved),
-        dtype=p.dtype,
-    )
-    return windows, filter
+    return windows, filter_map(problem, tile, problem.K)
 
 
 def prepare(

@@ -139,6 +139,7 @@ def make_kernel(
     residual: bool = False,
     make_epilogue: Callable[[ConvProblem, Tile, bool], Callable[..., None]] = make_epilogue,
     depth: int | None = None,
+    place_numbers: int | None = None,
 ) -> Kernel:
     """Return the kernel of the tensor maps ``windows`` and ``filter`` of 16-bit tensors, or of
     float32 (h05), channels last; sums are float32, ``bias`` and ``output`` have the input's type.
@@ -146,7 +147,8 @@ def make_kernel(
     With ``residual``, of 16 bits only, it takes and adds a tensor like the output; without, its
     last parameter keeps its default. ``make_epilogue(problem, tile, relu)`` makes the function that
     stores a lane's sums (h01). ``depth`` is the number of slices in shared memory, where it is not
-    :func:`pipeline_depth`'s."""
+    :func:`pipeline_depth`'s; ``place_numbers`` is as in h02's
+    ``make_copy_slice``."""
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, depth or pipeline_depth(tile)
     format = FORMATS[problem.dtype]
     TERMS, NEIGHBOURS, NUMBER = format.terms, format.neighbours, format.in_kernels
@@ -165,7 +167,7 @@ def make_kernel(
     # A place's last slice may have fewer terms: before each such slice are WHOLE slices, and this
     # TIMES times. Two loops, so that no slice is tested for its kind.
     WHOLE, TIMES = (CHUNKS - 1, H_f * W_f) if LAST_TERMS < TERMS else (SLICES, 1)
-    first_window, copy_slice = make_copy_slice(problem, tile)
+    first_window, copy_slice = make_copy_slice(problem, tile, place_numbers)
     epilogue = make_epilogue(problem, tile, relu)
     fetch_residual, add_residual = make_residual(problem, tile) if residual else NO_RESIDUAL
     zero, start_product = make_zero(SUMS), format.start_product

@@ -12,6 +12,10 @@ For the kernel this is another convolution: W_f times as many channels, and a fi
 A filter in channels last already has its numbers in this order. So h03's kernel computes it. With
 96 channels and a filter 5 pixels wide, a row has 480 terms: 8 slices instead of 10.
 
+A slice of 128 bytes need not begin at a line of 128 bytes of memory, and where it does not, the
+copy engine reads two lines for each row. Windows lie where they lie. But a filter that is read
+often is copied by a small kernel, so that each of its slices begins at a line.
+
 The pixels of a run must lie in the image and side by side. So where the problem has padding or
 dilation along W, or where rows save no slices, each slice has one place as in h03.
 
@@ -20,15 +24,33 @@ The difference to h03 is long (over 150 lines), because h03's kernel is not repe
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from numba import cuda, int64, uint32
+
 from convlab.device import BoxMap, WindowMap
+from convlab.device.panel_products import PANEL_ROW_BYTES
+from convlab.device.sixteen_bits import EIGHT, load_pairs, store_pairs
 from convlab.ladder.half_precision import h03_warp_specialization as h03
-from convlab.ladder.half_precision.h01_panels import HOPPER
-from convlab.ladder.half_precision.h02_copy_engine import tensor_maps
+from convlab.ladder.half_precision.h01_panels import HOPPER, shared_bytes
+from convlab.ladder.half_precision.h02_copy_engine import filter_map, tensor_maps
 from convlab.ladder.half_precision.panel_format import FORMATS
-from convlab.ladder.stage import Program, Stage, Tile, Tiles, blocks_for
+from convlab.ladder.stage import (
+    RESIDUAL,
+    Buffer,
+    Flat,
+    Launch,
+    Program,
+    Stage,
+    Tile,
+    Tiles,
+    blocks_for,
+)
 from convlab.problems.problem import ConvProblem
+
+PAD_THREADS = 256  # of a block that copies the filter
+PAD_CLOCKS = 8000  # of the launch that copies the filter
 
 
 def of_rows(problem: ConvProblem) -> ConvProblem:
@@ -62,6 +84,49 @@ def computed_and_maps(problem: ConvProblem, tile: Tile) -> tuple[ConvProblem, Wi
     return rows, replace(windows, shape=problem.input_shape, run=problem.W_f), filter
 
 
+def place_in_lines(computed: ConvProblem) -> int:
+    """Return the numbers of a place of the filter, filled up to whole lines."""
+    terms = FORMATS[computed.dtype].terms
+    return blocks_for(computed.C_i, terms) * terms
+
+
+def pads_filter(computed: ConvProblem, tile: Tile, sm_count: int) -> bool:
+    """Return whether the filter is copied so that each slice begins at a line: if the copy engine
+    is spared more clocks than that takes."""
+    if computed.C_i == place_in_lines(computed):
+        return False
+    place_bytes = computed.C_i * FORMATS[computed.dtype].nbytes
+    # Places begin at all multiples of this in a line, and where it is not 0, a row has two lines.
+    step = math.gcd(place_bytes, PANEL_ROW_BYTES)
+    more_lines = 1 - step / PANEL_ROW_BYTES  # of a row, in the mean
+    slices = computed.H_f * computed.W_f * blocks_for(place_bytes, PANEL_ROW_BYTES)
+    tiles = blocks_for(computed.M, tile.M_B) * blocks_for(computed.N, tile.N_B)
+    rows = blocks_for(tiles, sm_count) * slices * tile.M_B  # of the filter, that an SM reads
+    return rows * more_lines * PANEL_ROW_BYTES / h03.FILL_BYTES > PAD_CLOCKS
+
+
+def pad(computed: ConvProblem) -> Launch:
+    """Return the launch that copies the filter, 16 bytes a thread, and appends zeros to each place:
+    ``weight`` of [C_o, H_f, W_f, C_i] to ``padded_filter`` of [C_o, H_f, W_f, whole lines]."""
+    FROM, TO = computed.C_i // EIGHT, place_in_lines(computed) // EIGHT  # pieces of a place
+    TOTAL = computed.M * computed.H_f * computed.W_f * TO
+
+    @cuda.jit
+    def pad_places(weight, padded_filter):
+        i = cuda.grid(1)
+        if i < TOTAL:
+            place, piece = i // TO, i % TO
+            if piece < FROM:
+                p0, p1, p2, p3 = load_pairs(weight, (int64(place) * FROM + piece) * EIGHT)
+                store_pairs(padded_filter, int64(i) * EIGHT, (p0, p1, p2, p3))
+            else:
+                zero = uint32(0)
+                store_pairs(padded_filter, int64(i) * EIGHT, (zero, zero, zero, zero))
+
+    grid = (blocks_for(TOTAL, PAD_THREADS),)
+    return Launch(pad_places, grid, (PAD_THREADS,), (Flat("weight"), "padded_filter"))
+
+
 def production_tile(problem: ConvProblem, sm_count: int = h03.H100_SMS) -> Tile:
     """Return the tile that h03's estimate takes the least time for."""
     return h03.production_tile(of_rows(problem) if has_rows(problem) else problem, sm_count)
@@ -76,12 +141,27 @@ def prepare(
 ) -> Program:
     """``residual`` adds a tensor to the sums; ``relu`` replaces negative results by zero. There is
     one block per SM of a GPU with ``sm_count`` SMs, and no more than there are tiles."""
+    h03.require_consumer_tile(tile)
     computed, windows, filter = computed_and_maps(problem, tile)
-    program = h03.prepare(computed, tile, relu=relu, residual=residual, sm_count=sm_count)
-    (launch,) = program.launches
-    _, _, *others = launch.arguments  # h03's maps, of pixels that do not overlap
-    launch = replace(launch, arguments=(windows, filter, *others))
-    return replace(program, launches=(launch,))
+    buffers: tuple[Buffer, ...] = ()
+    before: tuple[Launch, ...] = ()
+    place_numbers = None
+    if pads_filter(computed, tile, sm_count):
+        place_numbers = place_in_lines(computed)
+        K = computed.H_f * computed.W_f * place_numbers
+        filter = filter_map(computed, tile, K, of="padded_filter")
+        buffers = (Buffer("padded_filter", (computed.M * K,), "uint16"),)
+        before = (pad(computed),)
+    tiles = blocks_for(computed.M, tile.M_B) * blocks_for(computed.N, tile.N_B)
+    added = (Flat(RESIDUAL),) if residual else ()
+    launch = Launch(
+        h03.make_kernel(computed, tile, relu, residual=residual, place_numbers=place_numbers),
+        grid=(min(tiles, sm_count),),
+        block=(h03.THREADS,),
+        arguments=(windows, filter, "bias", Flat("output"), *added),
+        shared_bytes=shared_bytes(tile, h03.pipeline_depth(tile)),
+    )
+    return Program(buffers, (*before, launch), tile)
 
 
 STAGE = Stage(

@@ -324,6 +324,17 @@ def prepare(
     return Program(buffers, (*pads, launch), tile)
 
 
+def why_not_walked(problem: ConvProblem) -> str | None:
+    """Return why the copy engine cannot walk a problem's windows, None if it can. No tile plays a
+    part."""
+    K_B = FORMATS[problem.dtype].terms
+    try:
+        maps_of(problem, Tile(32, 64, K_B, 8, 2))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 STAGE = Stage(
     __name__,
     title="Any input channels: padded pixels",
@@ -338,4 +349,5 @@ STAGE = Stage(
     requires=h01.HOPPER,
     dtypes=("float16", "bfloat16"),
     channels_last=True,
+    limit=why_not_walked,
 )

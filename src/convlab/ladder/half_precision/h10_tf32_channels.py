@@ -17,7 +17,11 @@ The products are h05's: the tensor cores cut each factor to TF32.
 from __future__ import annotations
 
 from convlab.ladder.half_precision.h01_panels import HOPPER
-from convlab.ladder.half_precision.h09_padded_input import prepare, production_tile
+from convlab.ladder.half_precision.h09_padded_input import (
+    prepare,
+    production_tile,
+    why_not_walked,
+)
 from convlab.ladder.stage import Stage, Tile, Tiles
 
 STAGE = Stage(
@@ -35,4 +39,5 @@ STAGE = Stage(
     cuts_to_tf32=True,
     requires=HOPPER,
     channels_last=True,
+    limit=why_not_walked,
 )
