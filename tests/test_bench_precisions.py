@@ -68,6 +68,10 @@ def test_every_layer_is_measured_in_each_type_beside_pytorch_in_both_layouts():
     for layer, own in (
         ("odd_53 bfloat16", ["auto", "h04_stem", h09]),
         ("conv1 tf32-last", [h10]),  # "auto" is t07 there, from copies
+        (
+            "odd_strided x 32 tf32-last",
+            ["auto in tf32", h10],
+        ),  # of 72 outputs h05 has no whole panels
         ("vit_patches bfloat16", ["auto", "h04_stem"]),  # a stride that no copy engine walks
     ):
         assert [case.system.name for case in cases if case.layer == layer][:-2] == own

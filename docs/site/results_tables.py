@@ -367,7 +367,7 @@ def _registers_used(kernel: Mapping[str, Any]) -> str:
 # The sections that show one file of results each, by their names in pages.
 SECTIONS = {
     "sizes": papers.of_cases("", "sizes", sizes_tables),
-    "precisions": papers.of_cases("", "precisions", precisions_tables, "h100"),
+    "precisions": papers.of_cases("", "precisions", precisions_tables, "h200"),
     "unseen": papers.of_cases("", "unseen", unseen_tables, "h100"),
     "grouped": papers.of_cases("", "grouped", grouped_tables),
     "gradients": papers.of_cases("", "gradients", gradients_tables),
@@ -383,7 +383,7 @@ SECTIONS = {
         routes_table, of_rows=False,
     ),
     "models": papers.Section(
-        "", "models_h100.json", "`convlab bench --cases models`", models_table, of_rows=False
+        "", "models_h200.json", "`convlab bench --cases models`", models_table, of_rows=False
     ),
     "inference": papers.Section(
         "", "inference_h100.json", "`convlab bench --cases inference`", inference_table,

@@ -143,6 +143,14 @@ def _is_measured(stage: Stage, problem: ConvProblem) -> bool:
     return stage.name != "h09_padded_input" or not is_h07
 
 
+def _is_chosen(own: Sequence[str], problem: ConvProblem) -> bool:
+    """Return whether "auto" is one of these stages in TF32, with the channels last. With few
+    channels it is t07, from a copy with the channels first."""
+    names = preferred_stages(problem)
+    first = (name for name in names if name in own or not stage_named(name).channels_last)
+    return next(first) in own
+
+
 def _precisions() -> list[BenchCase]:
     """Give for each type the stages that take it, and what a plan takes, beside PyTorch in both
     layouts. The stages' tensors have the stage's layout, before and after."""
@@ -157,8 +165,7 @@ def _precisions() -> list[BenchCase]:
         for kind, last in (("tf32", False), ("tf32-last", True)):
             floats = replace(problem, channels_last=last)
             own = [stage.name for stage in tf32 if stage.why_not(floats) is None]
-            # With few channels "auto" takes t07 also where they are last, from copies.
-            auto = [AUTO_TF32] if not last or preferred_stages(floats)[0] in own else []
+            auto = [AUTO_TF32] if not last or _is_chosen(own, floats) else []
             if own:
                 cases += crossed({f"{name} {kind}": floats}, (*auto, *own, *TORCH_TF32))
     return cases
