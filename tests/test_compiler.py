@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import threading
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, float32
 from numba.cuda.core import config
 
 if config.ENABLE_CUDASIM:
@@ -31,7 +32,7 @@ from convlab.running.engines import (
     device_functions,
     disassembly,
 )
-from convlab.running.engines.compilation import linked
+from convlab.running.engines.compilation import linked, numba_lto_ir
 from convlab.running.engines.cubin import instruction_bytes
 from convlab.running.engines.kernels import compile_launch
 from convlab.running.engines.launching import GpuArray, _part
@@ -127,6 +128,30 @@ def test_device_functions_that_are_compiled_once_make_the_same_machine_code(name
     assert device_functions._compiled == known
     monkeypatch.setattr(device_functions, "function_key", lambda function: None)
     assert instructions_of_stage(name) == shared
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("kept", [False, True], ids=["of no kernel", "of the kernel before"])
+def test_compiled_device_functions_outlive_the_kernels_that_had_them(kept, monkeypatch):
+    """Numba takes functions from its target when their dispatcher ends."""
+    monkeypatch.setattr(compilation, "_lowered", compilation._compiled_by_numba)  # keeps none
+
+    def compiled():
+        @cuda.jit(device=True)
+        def seventh(number):
+            return number / float32(7 + kept)
+
+        @cuda.jit
+        def kernel(numbers):
+            numbers[0] = seventh(numbers[1])
+
+        numba_lto_ir(kernel, (float32[::1],), (9, 0))
+        return kernel
+
+    kernels = [compiled()]
+    for _ in range(3):
+        kernels = [*kernels[:kept], compiled()]
+        gc.collect()
 
 
 def test_an_array_whose_indices_it_would_read_as_negative_is_refused():

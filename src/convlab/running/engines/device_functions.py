@@ -14,9 +14,9 @@ from unittest import mock
 from convlab.ladder.stage import Capability
 from convlab.running.engines.kernel_identity import function_key
 
-# Compiled functions by their keys, types of arguments and GPUs. Numba keeps them in any case: each
-# is registered with its target for good.
-_compiled: dict[tuple[Any, ...], Any] = {}
+# Compiled functions by their keys, types of arguments and GPUs. Each is kept with its dispatcher,
+# because Numba takes the functions of a dispatcher that is no longer used from its target.
+_compiled: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
 
 @contextmanager
@@ -26,6 +26,7 @@ def equal_functions_once(capability: Capability) -> Iterator[None]:
     from numba.cuda import dispatcher
 
     usual = dispatcher.CUDADispatcher.compile_device
+    shared: list[tuple[Any, Any]] = []  # dispatchers that have another one's function, for types
 
     def compile_device(self: Any, args: Any, return_type: Any = None) -> Any:
         if args in self.overloads or return_type is not None:
@@ -35,10 +36,16 @@ def equal_functions_once(capability: Capability) -> Iterator[None]:
             return usual(self, args)
         known = key, args, capability
         if known in _compiled:
-            self.overloads[args] = _compiled[known]
+            _, self.overloads[args] = _compiled[known]
+            shared.append((self, args))
         else:
-            _compiled[known] = usual(self, args)
-        return _compiled[known]
+            _compiled[known] = self, usual(self, args)
+        return self.overloads[args]
 
-    with mock.patch.object(dispatcher.CUDADispatcher, "compile_device", compile_device):
-        yield
+    try:
+        with mock.patch.object(dispatcher.CUDADispatcher, "compile_device", compile_device):
+            yield
+    finally:
+        # With its end, a dispatcher takes all functions that it has from Numba's target.
+        for borrower, args in shared:
+            borrower.overloads.pop(args, None)
