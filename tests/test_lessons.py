@@ -695,12 +695,11 @@ def test_a_finding_without_an_answer_does_not_say_that_the_answer_is_right():
     assert feedback.with_mistakes(one_mistake, ("right",)).headline == feedback.ON_A_GPU
 
 
-def test_the_simplest_problem_that_fails_is_shown():
+def test_the_smallest_problem_that_fails_is_shown():
     found = told("01_direct", "answer")
-    assert "The simplest of them is 'padding wider than the image'" in found.mistakes[0].what
-    upside_down = ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, i_c, H_f - 1 - f_h, f_w]")
-    found = told_of_change("01_direct", *upside_down)
-    assert "The simplest of them is 'prime sizes'" in found.mistakes[0].what
+    assert "The smallest of them is 'padding wider than the image'" in found.mistakes[0].what
+    found = told_of_change("01_direct", "o_h * s_h", "o_h")  # right where the stride is 1
+    assert "The smallest of them is 'everything at once'" in found.mistakes[0].what
     assert found.picture is not None
     assert "Input, expected and got" in found.picture.alt
 
