@@ -285,3 +285,27 @@ def test_an_animation_shows_a_line_after_the_other():
 def test_a_trace_of_a_stage_may_be_animated_too():
     small = ConvProblem(1, 1, 3, 4, out_channels=1, kernel_size=2)
     assert "steps of a block" in lessons.line_by_line(trace_stage("m01", small).main, "output").alt
+
+
+@pytest.mark.same_in_cudasim
+def test_a_whole_im2win_s_kernel_is_given_arguments_by_name() -> None:
+    def forgets(problem, tile):
+        plain_im2win.make_kernel(problem, tile)
+
+    def renames(problem, tile):
+        @cuda.jit
+        def im2win(x, packed, bias, output):
+            output[0] = x[0] + packed[0] + bias[0]
+
+        return im2win
+
+    problem, tile = ConvProblem(1, 3, 5, 5, 4, 3), Tile(8, 16, 8, 2, 2)
+    for maker, says in (
+        (forgets, "forgets returned None: it must return a kernel"),
+        (renames, "im2win has a parameter x: each must be one of windows, packed, bias, output"),
+    ):
+        prepare = plain_im2win.whole_im2win(
+            plain_im2win.make_transform, plain_im2win.make_packing, maker
+        )
+        with pytest.raises(ValueError, match=f"^{says}"):
+            prepare(problem, tile)

@@ -7,16 +7,21 @@ as it can be with tiles in shared memory, sums in registers, and float4 loads fr
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from numba import cuda, float32, uint32
 
+from convlab.checking.loading import is_kernel, title_of
 from convlab.device import BYTES_16, FLOAT4, gpu_only, load4, store4
 from convlab.ladder.layouts.im2win_layout import group_size, window_columns
 from convlab.ladder.stage import Buffer, Flat, Launch, Program, Tile, blocks_for, tile_program
 from convlab.problems.problem import ConvProblem
+from convlab.support.values import shown
 
+# What the kernel of an im2win program can be given, by these names.
+GIVEN = ("windows", "packed", "bias", "output", "input", "weight")
 BLOCK = 128  # threads of a layout transform's block
 
 
@@ -136,6 +141,17 @@ def make_kernel(problem: ConvProblem, tile: Tile) -> Any:
     return im2win
 
 
+def check_parameters(maker: Callable[..., Any], made: Any) -> None:
+    """Raise ``ValueError`` unless a maker has returned a kernel whose parameters have the names of
+    what they are given."""
+    if not is_kernel(made):
+        raise ValueError(f"{title_of(maker)} returned {shown(made)}: it must return a kernel")
+    names = [*inspect.signature(made.py_func).parameters]
+    if unknown := [name for name in names if name not in GIVEN]:
+        rule = f"each must be one of {', '.join(GIVEN)}, because arguments are given by name"
+        raise ValueError(f"{title_of(made)} has a parameter {unknown[0]}: {rule}")
+
+
 def whole_im2win(
     transform: Callable[..., Any], packing: Callable[..., Any], kernel: Callable[..., Any]
 ) -> Callable[[ConvProblem, Tile], Program]:
@@ -150,9 +166,9 @@ def whole_im2win(
             layout_launch(transform(problem), "input", windows),
             layout_launch(packing(problem, tile), "weight", packed),
         )
-        return tile_program(
-            problem, tile, kernel(problem, tile), Program((windows, packed), before)
-        )
+        made = kernel(problem, tile)
+        check_parameters(kernel, made)
+        return tile_program(problem, tile, made, Program((windows, packed), before))
 
     prepare.__wrapped__ = kernel  # type: ignore[attr-defined]  # whose cell all three are in
     return prepare
