@@ -331,6 +331,7 @@ def test_only_double_buffering_multiplies_while_slices_come():
     assert ours.meanwhile() == slice_of_it * (SMALL_TILE.K_B - 1) / SMALL_TILE.K_B
     assert pipelined.meanwhile() > 1.5 * ours.meanwhile()
     assert len(before.times(BARRIER)) == 2 * len(ours.times(BARRIER))
+    assert [one.buffers() for one in (before, ours, pipelined)] == [1, 2, 3]
     assert f"does {ours.meanwhile():.0f} multiply-adds" in lessons.timeline(m08=ours).caption
 
 

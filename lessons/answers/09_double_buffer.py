@@ -43,10 +43,10 @@ ALWAYS = "            if True:\n" + ASK
 
 ANSWERS = {
     "rounds": [
-        wrong("no barrier", "shared race", (BARRIER, "")),
+        wrong("no barrier", "shared race", (BARRIER, ""), told="Put cuda.syncthreads()"),
         wrong("a warp's barrier, not the block's", "shared race", (BARRIER, BARRIER.replace("threads()", "warp()"))),
         wrong("the barrier before the stores", "shared race", (STORE + BARRIER, BARRIER + STORE)),
-        wrong("always the same buffer", "shared race", (TURN, "                row0 = uint32(0)\n")),
+        wrong("always the same buffer", "shared race", (TURN, "                row0 = uint32(0)\n"), told="stored to the same buffer"),
         wrong("roles changed after the stores", "uninitialised", (TURN + STORE, STORE + TURN)),
         wrong("step 0 of the next slice not read", "answer", (FIRST, "")),
         wrong("registers not exchanged", "answer", ("row0 + k + 2, ty, tx, R_F0, R_I0", "row0 + k + 2, ty, tx, R_F1, R_I1")),
@@ -69,7 +69,7 @@ ANSWERS = {
         wrong("loaded twice", "counts", (OTHER, ASK + OTHER)),
         wrong("not waited for", "shared race", (WAIT, "")),
         wrong("waited by warps", "shared race", (WAIT, "                cuda.syncwarp()\n                read(S_F, S_I, row0, ty, tx, R_F0, R_I0)\n")),
-        wrong("always the same buffer", "shared race", (OTHER, "                row0 = uint32(0)\n")),
+        wrong("always the same buffer", "shared race", (OTHER, "                row0 = uint32(0)\n"), told="stored to the same buffer"),
         wrong("step 0 of the next slice not read", "answer", (WAIT, "                cuda.syncthreads()\n")),
         wrong("a barrier more", "counts", (STORE, "                cuda.syncthreads()\n" + STORE)),
         right("loaded in both cases", (LOAD, "            if slice_ == 0:\n" + ASK + "            if 0 < slice_ < SLICES:\n" + ASK)),

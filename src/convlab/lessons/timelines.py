@@ -17,9 +17,9 @@ import numpy as np
 
 from convlab.ladder import Launch, Tile
 from convlab.lessons.exercises import PICTURE_SECONDS, ready_for
-from convlab.lessons.feedback import AS_FEW, COUNTS, Feedback, Mistake, Row
-from convlab.lessons.limits import graded, running
-from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture
+from convlab.lessons.feedback import ANSWER, AS_FEW, COUNTS, Feedback, Mistake, Row
+from convlab.lessons.limits import Stopped, graded, running
+from convlab.lessons.pictures import COLOURS, FAINT, INK, PAPER, Grid, Picture, joined
 from convlab.lessons.stage_checks import check
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
@@ -34,6 +34,7 @@ SMALL = ConvProblem(1, 8, 5, 9, 16, 2)
 SMALL_TILE = Tile(M_B=16, N_B=32, K_B=8, M_T=4, N_T=4)
 AFTER = ("bias", "output")  # what a kernel touches once its sums are complete
 ACROSS = 24.5  # boxes that the longest timeline takes
+RACE = "shared race"
 BELOW = "what thread 0 does, first to last"
 
 
@@ -64,6 +65,11 @@ class EventLog:
         """Return for each slice the positions of its first request and of its last arrival."""
         asked, came = self.by_slice(ASK)[:, 0], self.by_slice(ARRIVE)[:, -1]
         return list(zip(asked.tolist(), came.tolist(), strict=True))
+
+    def buffers(self) -> int:
+        """Return how many places in shared memory slices are stored to."""
+        came = self.by_slice(ARRIVE)
+        return len(np.unique(self.address[came[:, 0]])) if came.size else 0
 
     def meanwhile(self) -> float:
         """Return the mean number of multiplications between a number's request and its arrival.
@@ -238,7 +244,7 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     """Check a kernel as :func:`convlab.lessons.check` does, and how much it does during loads."""
     found = check(made, stage, **options)
     if not found.passed:
-        return found
+        return _with_buffers(found, made, stage)
     yours, ours = event_log(stage, made), event_log(stage)
     pairs = {
         "multiply-adds while a slice is in flight": (yours.meanwhile(), ours.meanwhile()),
@@ -259,3 +265,26 @@ def check_prefetch(made: Any, stage: str, **options: Any) -> Feedback:
     mistake = Mistake(COUNTS, what, advice=f"The picture shows it: {shows}.")
     headline = "Right, but not there yet: the thread waits where it could multiply."
     return replace(found, headline=headline, mistakes=(mistake,))
+
+
+def _with_buffers(found: Feedback, made: Any, stage: str) -> Feedback:
+    """Return the feedback on a kernel with a race. If its slices lie in fewer buffers than the
+    stage's, this is told instead of a missing barrier, unless barriers are missing, too."""
+    reasons = set(found.reasons)
+    if RACE not in reasons or not reasons <= {RACE, ANSWER}:
+        return found
+    try:
+        yours, ours = event_log(stage, made), event_log(stage)
+    except Stopped:  # it cannot run on this problem: the feedback says enough
+        return found
+    waits, wanted = (len(one.times(BARRIER)) for one in (yours, ours))
+    if not 0 < yours.buffers() < ours.buffers() or waits < wanted:
+        return found
+    only = "the same buffer" if yours.buffers() == 1 else f"{yours.buffers()} buffers"
+    advice = joined(f"""The barriers are enough for {ours.buffers()} buffers, but all slices are
+        stored to {only} of shared memory: each slice is stored over one that other threads still
+        multiply. Let the place that a slice is stored to change from slice to slice.""")
+    mistakes = tuple(
+        replace(one, advice=advice) if one.reason == RACE else one for one in found.mistakes
+    )
+    return replace(found, mistakes=mistakes)
