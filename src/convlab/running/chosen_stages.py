@@ -65,8 +65,8 @@ LEAST_PADDED_FOR_EIGHTS = 48
 AUTO_STAGES_TF32 = ("h05_tf32_panels", "h10_tf32_channels", "t07_tf32")
 PADDED_TF32 = ("h10_tf32_channels", "h05_tf32_panels", "t07_tf32")  # where it copies, as h09
 # With fewer channels the padded input is over twice the input, and a slice of 32 terms has at most
-# seven that are not zeros: t07 goes first. With 8 channels t07 took 27 us there and h05 36, but t07
-# needs the channels first; with 24 it took 54 and h10 34.
+# seven that are not zeros: t07 goes first. On the same layer with 8 channels t07 took 27 us and h05
+# 36, but t07 needs the channels first; with 24 channels it took 54 and h10 34.
 FEW_CHANNELS_TF32 = ("t07_tf32", "h05_tf32_panels", "h10_tf32_channels")
 LEAST_PADDED_TF32 = 8
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
@@ -215,14 +215,15 @@ def preferred_stages(problem: ConvProblem) -> tuple[str, ...]:
         if problem.C_i < LEAST_PADDED_TF32:
             return FEW_CHANNELS_TF32
         return PADDED_TF32 if is_copied(problem) else AUTO_STAGES_TF32
-    in_eights, by_rows = problem.C_o % EIGHT == 0, has_rows(problem) and not is_copied(problem)
+    copied = is_copied(problem)
+    by_rows = has_rows(problem) and not copied
+    in_eights = problem.C_o % EIGHT == 0
     least = LEAST_PADDED_FOR_EIGHTS if in_eights and not by_rows else LEAST_PADDED_16_BITS
     if problem.C_i < least:
         return FEW_CHANNELS_16_BITS
-    if is_copied(problem):
+    if copied:
         return PADDED_16_BITS
-    few = problem.C_i < TERMS and not has_rows(problem)
-    return FEW_CHANNELS_16_BITS if few else AUTO_STAGES_16_BITS
+    return AUTO_STAGES_16_BITS if by_rows or problem.C_i >= TERMS else FEW_CHANNELS_16_BITS
 
 
 @lru_cache(maxsize=256)

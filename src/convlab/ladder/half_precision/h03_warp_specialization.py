@@ -343,9 +343,9 @@ def estimated_clocks(
 
 
 def tiles_for(problem: ConvProblem) -> list[Tile]:
-    """Return the tiles from which the estimate chooses: those up to the first that has all
-    channels. Those of 96 and 192 are not for a multiple of 128 channels: there the estimate finds
-    less between them and the others than its own error."""
+    """Return the tiles from which the estimate chooses: no block is larger than the smallest that
+    has all channels. For multiples of 128 channels blocks of 96 and 192 are left out, because the
+    estimates differ by less than their error there."""
     terms = FORMATS[problem.dtype].terms
     shapes = SHAPES if problem.M % 128 == 0 else SHAPES + SHAPES_OF_96
     most = min((M_B for M_B, _ in shapes if M_B >= problem.M), default=problem.M)

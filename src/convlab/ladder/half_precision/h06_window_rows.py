@@ -13,8 +13,8 @@ A filter in channels last already has its numbers in this order. So h03's kernel
 96 channels and a filter 5 pixels wide, a row has 480 terms: 8 slices instead of 10.
 
 A slice of 128 bytes need not begin at a line of 128 bytes of memory, and where it does not, the
-copy engine reads two lines for each row. Windows lie where they lie. But a filter that is read
-often is copied by a small kernel, so that each of its slices begins at a line.
+copy engine reads two lines for each row. The input stays where it is. The filter is read by many
+blocks, so a small kernel copies it where that pays, and each of its slices begins at a line.
 
 The pixels of a run must lie in the image and side by side. So where the problem has padding or
 dilation along W, or where rows save no slices, each slice has one place as in h03.
@@ -50,7 +50,7 @@ from convlab.ladder.stage import (
 from convlab.problems.problem import ConvProblem
 
 PAD_THREADS = 256  # of a block that copies the filter
-PAD_CLOCKS = 8000  # of the launch that copies the filter
+PAD_CLOCKS = 8000  # of the launch that copies the filter: 3 us by ncu, and what it delays
 
 
 def of_rows(problem: ConvProblem) -> ConvProblem:
@@ -91,8 +91,8 @@ def place_in_lines(computed: ConvProblem) -> int:
 
 
 def pads_filter(computed: ConvProblem, tile: Tile, sm_count: int) -> bool:
-    """Return whether the filter is copied so that each slice begins at a line: if the copy engine
-    is spared more clocks than that takes."""
+    """Return whether the filter is copied so that each slice begins at a line: if this saves the
+    copy engine more clocks than it costs."""
     if computed.C_i == place_in_lines(computed):
         return False
     place_bytes = computed.C_i * FORMATS[computed.dtype].nbytes
@@ -107,7 +107,8 @@ def pads_filter(computed: ConvProblem, tile: Tile, sm_count: int) -> bool:
 
 def pad(computed: ConvProblem) -> Launch:
     """Return the launch that copies the filter, 16 bytes a thread, and appends zeros to each place:
-    ``weight`` of [C_o, H_f, W_f, C_i] to ``padded_filter`` of [C_o, H_f, W_f, whole lines]."""
+    ``weight`` of [C_o, H_f, W_f, C_i] to ``padded_filter`` of [C_o, H_f, W_f, whole lines]. h09's
+    ``make_pad`` does so for any number of channels."""
     FROM, TO = computed.C_i // EIGHT, place_in_lines(computed) // EIGHT  # pieces of a place
     TOTAL = computed.M * computed.H_f * computed.W_f * TO
 
@@ -128,7 +129,7 @@ def pad(computed: ConvProblem) -> Launch:
 
 
 def production_tile(problem: ConvProblem, sm_count: int = h03.H100_SMS) -> Tile:
-    """Return the tile that h03's estimate takes the least time for."""
+    """Return the tile with the shortest time by h03's estimate."""
     return h03.production_tile(of_rows(problem) if has_rows(problem) else problem, sm_count)
 
 

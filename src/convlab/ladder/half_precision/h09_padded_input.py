@@ -80,7 +80,7 @@ STEP_BYTES = 32  # of the terms of one wgmma: 16 of 16 bits, 8 of TF32
 PARTIAL, UNALIGNED = 2.0, 1.5
 COPY_CLOCKS = 4000  # a launch more
 WORTH = 0.8  # of the estimate without a copy: as much as the estimate errs
-MOST_PIECES = 2**31  # of 16 bytes in a padded tensor, which are counted in 32 bits
+MOST_PIECES = 2**31  # of 16 bytes in a padded tensor: cuda.grid counts them as int32
 
 
 class Pixels(NamedTuple):
@@ -242,14 +242,16 @@ def make_piece(dtype: str, CHANNELS: int, NUMBERS: int) -> DeviceFunction:
 def make_pad(dtype: str, CHANNELS: int, PADDED: int, ROWS: int, VALID: int) -> Kernel:
     """Return the kernel that copies ``VALID`` rows of so many channels, 16 bytes a thread, as
     ``ROWS`` rows of ``PADDED`` channels, and fills what is added with zeros. A row is a pixel of
-    the input, or a place of a channel's filter. Raises ``ValueError`` for 32 GB or more."""
+    the input, or a place of a channel's filter. Raises ``ValueError`` for 32 GiB or more."""
     format = FORMATS[dtype]
     NEIGHBOURS, store_16_bytes = format.neighbours, format.store_16_bytes
     PIECES = PADDED // NEIGHBOURS  # of a row
     TOTAL = ROWS * PIECES
     if TOTAL >= MOST_PIECES:
-        rule = f"a padded tensor has less than {MOST_PIECES * BYTES_16:,} bytes"
-        raise ValueError(f"in_channels is {CHANNELS}: {ROWS:,} rows of them are too many: {rule}")
+        rule = f"a padded tensor must have less than {MOST_PIECES * BYTES_16:,} bytes"
+        raise ValueError(
+            f"in_channels is {CHANNELS}: {ROWS:,} rows of {PADDED} are too many: {rule}"
+        )
     piece = make_piece(dtype, CHANNELS, VALID * CHANNELS)
 
     @cuda.jit
@@ -268,14 +270,13 @@ def padding_steps(problem: ConvProblem) -> tuple[tuple[Buffer, ...], tuple[Launc
     """Return the padded copies, and the launches that write them: none where nothing is padded."""
     p, whole = problem, whole_problem(problem)
     places, pixels = p.H_f * p.W_f, p.N_i * p.H_i * p.W_i
-    rows = {
-        "filter": ("weight", whole.M * places, p.M * places),
-        "input": ("input", pixels, pixels),
-    }
-    copied = {"filter": is_filter_copied(p), "input": is_copied(p)}
+    padded = []  # the tensor, the rows of its copy, and its own
+    if is_filter_copied(p):
+        padded.append(("weight", whole.M * places, p.M * places))
+    if is_copied(p):
+        padded.append(("input", pixels, pixels))
     buffers, launches = [], []
-    for name in filter(copied.get, rows):
-        of, total, valid = rows[name]
+    for of, total, valid in padded:
         numbers = total * whole.C_i
         pieces = numbers // FORMATS[p.dtype].neighbours
         buffers.append(Buffer(f"padded_{of}", (numbers,), p.number_type.in_kernels))
@@ -291,7 +292,7 @@ def padding_steps(problem: ConvProblem) -> tuple[tuple[Buffer, ...], tuple[Launc
 
 
 def production_tile(problem: ConvProblem, sm_count: int = H100_SMS) -> Tile:
-    """Return the tile that h03's estimate takes the least time for, with all channels in a block
+    """Return the tile with the shortest time by h03's estimate, with all channels in a block
     where outputs leave through shared memory."""
     return h07.fastest_tile(problem, computed_problem(problem), sm_count)
 
@@ -325,11 +326,12 @@ def prepare(
 
 
 def why_not_walked(problem: ConvProblem) -> str | None:
-    """Return why the copy engine cannot walk a problem's windows, None if it can. No tile plays a
-    part."""
+    """Return why the stage does not take a problem, None if it does: the copy engine cannot walk
+    its windows, or a padded copy is too large. The tile plays no part."""
     K_B = FORMATS[problem.dtype].terms
     try:
         maps_of(problem, Tile(32, 64, K_B, 8, 2))
+        padding_steps(problem)
     except ValueError as error:
         return str(error)
     return None

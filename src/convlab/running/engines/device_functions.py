@@ -1,4 +1,4 @@
-"""Device functions that numba-cuda compiles once for all kernels that have equal ones.
+"""Compile equal device functions of several kernels once.
 
 A stage makes its device functions anew for each problem and tile, and stages that build on each
 other make the same ones. Numba compiles each of them again, because each is another object.
@@ -14,8 +14,8 @@ from unittest import mock
 from convlab.ladder.stage import Capability
 from convlab.running.engines.kernel_identity import function_key
 
-# Compiled functions by their keys, types of arguments and GPUs. Each is kept with its dispatcher,
-# because Numba takes the functions of a dispatcher that is no longer used from its target.
+# Compiled functions by their keys, types of arguments and GPUs. Their dispatchers are kept too:
+# when a dispatcher is deleted, Numba removes its functions from the target.
 _compiled: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
 
@@ -46,6 +46,6 @@ def equal_functions_once(capability: Capability) -> Iterator[None]:
         with mock.patch.object(dispatcher.CUDADispatcher, "compile_device", compile_device):
             yield
     finally:
-        # With its end, a dispatcher takes all functions that it has from Numba's target.
+        # A deleted dispatcher removes its functions from Numba's target: not those it borrowed.
         for borrower, args in shared:
             borrower.overloads.pop(args, None)
