@@ -257,7 +257,7 @@ def test_a_tile_of_other_slices_is_refused(stage: Stage, terms: int) -> None:
 
 
 def test_a_padded_tensor_that_cannot_be_counted_is_refused() -> None:
-    says = "in_channels is 9: 2,147,483,648 rows of them are too many"
+    says = "in_channels is 9: 2,147,483,648 rows of 16 are too many: a padded tensor must have less"
     with pytest.raises(ValueError, match=says):
         h09.make_pad("float16", 9, 16, 2**31, 2**31)
 
