@@ -388,6 +388,7 @@ def pinned_for_some_time_and_overwritten(one, other, event, a):
 
 def read_before_the_copy(one, other, event, a):
     pinned = cuda.pinned_array(N, np.int64)
+    pinned[:] = 0  # or what the memory held before could be equal
     a.copy_to_host(pinned, one)
     assert pinned[3] != 3
     one.synchronize()
