@@ -207,7 +207,7 @@ have; without a GPU, `gpu_only` leaves this information out. It changes no resul
 ## What the memory sees
 
 The chart compares m02 and m03 on the same problem. Because its threads fetch together, m03 makes
-only a tenth of the requests to global memory, and its arithmetic intensity is higher:
+only a tenth of the requests to global memory, and does more operations per byte (its arithmetic intensity is higher):
 """
 
 # %%

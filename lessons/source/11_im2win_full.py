@@ -2,8 +2,8 @@
 """
 # m10 and m11: the whole of im2win, four numbers at a time
 
-**You will be able to** write the whole of im2win: both layout transforms, float4 loads of windows, padded shared
-memory, and at the end all of it from an empty cell.
+**You will be able to** write the whole of im2win: both layout transforms, float4 loads of windows, stores to
+shared memory, and at the end all of it from an empty cell.
 
 m09, the stage of lesson 10, has the right order and a slow kernel; m08, that of lesson 09, has a fast kernel and the
 wrong order. m10 combines the right order with the fast kernel, and m11 tunes it: the result is the paper's Algorithm 3.
@@ -234,8 +234,8 @@ Three things are not in the listing:
 
 - Lines 3, 4, 14 and 15 have two halves, as in lesson 09: `fetch` loads from global memory to registers, `store`
   stores to shared memory. m11 fetches the next slice *before* lines 9 to 12, so that their arithmetic hides the latency.
-- `steps` multiplies for `k` = 0, 2, 4, ..., two terms at a time. While it multiplies the numbers of one term, which are in
-  registers, it reads those of the next term into other registers. The last two terms follow in the kernel.
+- `steps` multiplies two terms at a time: while it multiplies the numbers of one term, it reads those of the next. The
+  exercises do not need this.
 - The listing says which slice is loaded, but not from where. That depends on the tensor, and it is your next task.
 
 The exercises show one part of m11 each. The check puts your part in the place of m11's.
@@ -252,9 +252,10 @@ windows, from window `n0` on, and `K_B` terms of each window. That is `K_4 = K_B
 The threads share these float4s. Thread `t` of `THREADS` has up to `I_FLOAT4S` of them: float4 number
 `e = t + f * THREADS` for each `f` below `I_FLOAT4S`. It belongs to window `e // K_4` of the slice.
 
-For each `f`, find the number of the window among all windows, and store to `first_I[f]` the index of the window's first
-number in `windows`. The array `windows` has one dimension here. A row of the tensor has `W_w` groups of `G` numbers, and
-neighbouring windows of a row begin `s_w` groups apart. Past the last window, `N - 1`, take the last one again: its results
+For each `f`, find which window `n` it is, counted through all images, and store to `first_I[f]` the index in `windows`
+at which this window begins. The array `windows` has one dimension here. The rows of the tensor are the output's rows, of
+all images one after the other, so window `n` is in row `n // W_o`. A row has `W_w` groups of `G` numbers, and neighbouring
+windows of a row begin `s_w` groups apart. Past the last window, `N - 1`, take the last one again: its results
 are not written.
 """
 
@@ -358,8 +359,7 @@ threads find neighbouring windows. So a float4 with four terms of *one* window g
 
 `S_I` has one dimension in m11: row `row`, column `column` is `S_I[row * PITCH + column]`. It holds both buffers, one below
 the other. The buffer that the thread stores to begins at row `row0`, so term `k` of the slice is in row `row0 + k`.
-`PITCH`, the length of a row, is `N_B + 4`, so rows begin at multiples of four numbers, as float4 loads need it. ("Find the
-bug" below shows what the 4 more numbers are for.)
+`PITCH` is the length of a row, a multiple of four numbers, as float4 loads need it.
 
 Float4 `e` of this thread is the same as before: window `e // K_4` of the slice is the column, and the float4 begins at term
 `k = e % K_4 * FLOAT4` of the slice.
@@ -420,7 +420,7 @@ side_by_side(launches, "requests to global memory", "sectors of global memory")
 
 # %% [markdown]
 """
-m11 makes far fewer requests than m08, because each lane loads four numbers at a time. (It needs somewhat
+m11 makes half as many requests as m08, because each lane loads four numbers at a time. (It needs a third
 more sectors than m08: here two lanes read eight neighbouring numbers of each window, and these often begin
 in the middle of a sector.) The counts do not show the saved arithmetic: m08 divides, takes
 remainders and compares for every single number of the input; m11 makes at most two comparisons per
@@ -542,7 +542,7 @@ Sizes that a kernel uses are constants, which `make_kernel` computes before the 
 In the kernel the block's tile begins at channel `m0 = cuda.blockIdx.y * M_B` and window `n0 = cuda.blockIdx.x * N_B`.
 Thread `t` is in row `ty = t // COLUMNS`, column `tx = t % COLUMNS` of the block's threads. A shared array that float4s are
 loaded from or stored to needs `alignment=BYTES_16`, as in `cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)`: it
-then begins at a multiple of 16 bytes. `F_SLICE` is a name for its shape, because a shape in a kernel is a constant.
+then begins at a multiple of 16 bytes. `F_SLICE` is the tuple `(K_B, M_B)`, made outside of the kernel.
 """
 
 # %% [markdown]
@@ -557,8 +557,8 @@ then begins at a multiple of 16 bytes. `F_SLICE` is a name for its shape, becaus
   thread copies `M_T` of them from `S_F` and `N_T` from `S_I` to local arrays, and then multiplies each of the first by each
   of the second: `M_T + N_T` reads for `M_T * N_T` products. Without the copies every product needs two reads, and the check
   rejects that.
-- **float4s.** `load4(array, index)` returns four numbers, `store4(array, index, four)` stores them. With two dimensions the
-  index is a pair, `(row, column)`: the four are in this row, from this column on. The first one must lie at a multiple of
+- **float4s.** `load4(array, place)` returns four numbers, `store4(array, place, four)` stores them. With two dimensions the
+  place is a pair, `(row, column)`: the four are in this row, from this column on. The first one must lie at a multiple of
   four numbers.
 """
 
