@@ -55,7 +55,8 @@ TAKEN_FOR = {
 EQUIVALENT = [
     (r"range\(0, (.*), (FLOAT4|2|MMA_K|SIDE)\):.* => \1 -> \(\1\) - 1$",
      "the last step begins before it"),
-    (r"if .*(line|column|k|term|g|FLOAT4) < (C_i|M_P|K_W|PITCH|G|(K_B \* )?WIDTH)\b.* => \2 -> .* - 1$",
+    (r"if .*(line|column|k|term|g|FLOAT4) < (C_i|M_P|K_W|PITCH|G|(K_B \* )?WIDTH)\b"
+     r".* => \2 -> .* - 1$",
      "both sides come in fours"),
     (r"^h05_tf32_panels: if m < M: .* => M -> \(M\) - 1$", "both sides come in fours"),
     (r"range\(0, (ELEMENTS|STEPS|C_i|H_f|W_f), .* => \1 -> \(\1\) \+ 1$",

@@ -26,7 +26,8 @@ def unwritten(plan: Plan, arrays: Arrays, residual: np.ndarray | None = None) ->
     fills it; empty if there is none."""
     buffers = {buffer.name for buffer in plan.program.buffers}
     for step, bound in plan.bound(*arrays, residual=residual):
-        for argument, array in zip(getattr(step, "arguments", ()), bound, strict=False):
+        for argument, given in zip(getattr(step, "arguments", ()), bound, strict=False):
+            array = getattr(given, "array", given)  # that of a tensor map
             if str(argument) in buffers and array.dtype.kind == "f" and np.isnan(array).any():
                 return str(argument)
     return ""
