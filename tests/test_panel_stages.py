@@ -12,11 +12,13 @@ from computing import computed
 from numba.cuda.core import config
 
 from convlab import ConvProblem, Tile
+from convlab.checking.unwritten import unwritten
 from convlab.ladder import stage_named
 from convlab.ladder.half_precision import h06_window_rows, h07_any_channels
 from convlab.ladder.stage import MOST_SHARED_BYTES
 from convlab.problems.oracle import random_tensors
 from convlab.running.engines import Engine, choose
+from convlab.running.plans import Plan
 
 pytestmark = pytest.mark.skipif(
     choose().is_gpu and choose().capability() != (9, 0), reason="wgmma needs a Hopper GPU"
@@ -271,3 +273,14 @@ def test_a_block_has_all_odd_channels_and_its_shared_memory_suffices(channels: i
     assert depth >= 3
     barriers = (2 * depth + 2) * h07_any_channels.BARRIER_BYTES
     assert launch.shared_bytes + barriers <= MOST_SHARED_BYTES
+
+
+@pytest.mark.same_in_cudasim
+def test_a_check_reads_a_stage_s_own_buffer_behind_its_map() -> None:
+    """h07's padded filter is given to the kernel as a tensor map."""
+    problem, stage = channels_last(1, 16, 3, 4, 33, 1), stage_named("h07")
+    plan = Plan(problem, stage, stage.tiny_tile, choose("simulator"))
+    tensors = random_tensors(problem, 1)
+    input, weight, bias = (plan.engine.to_device(one, problem.dtype) for one in tensors)
+    output = np.full(problem.output_shape, 0, np.uint16)
+    assert unwritten(plan, (input, weight, output, bias)) == ""
