@@ -1,8 +1,8 @@
-"""The names that a learner's kernel has exchanged, or has taken one for another, found by trying.
+"""Find names that a learner's kernel has exchanged, or used in place of another, by trying.
 
-A wrong answer says little about its cause if rows and columns are exchanged somewhere. So two
-neighbouring indices, arguments or assigned names of the kernel are exchanged at a time, then one
-name is replaced by another. If the changed kernel is right on every launch, this is the cause.
+A wrong answer says little about its cause if rows and columns are exchanged somewhere. So this
+module exchanges two neighbouring indices, arguments or assigned names at a time, then replaces one
+name by another. If the changed kernel is right on every launch, this is the cause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from convlab.lessons.kernel_text import own_tree
 
-SECONDS = 4.0  # of the search
+SECONDS = 4.0  # after which no further change is tried
 NOT_EXCHANGED = {"range", "max", "min", "array"}  # calls whose arguments nobody mistakes
 _numbers = count()
 

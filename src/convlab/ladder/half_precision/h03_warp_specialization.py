@@ -147,8 +147,7 @@ def make_kernel(
     With ``residual``, of 16 bits only, it takes and adds a tensor like the output; without, its
     last parameter keeps its default. ``make_epilogue(problem, tile, relu)`` makes the function that
     stores a lane's sums (h01). ``depth`` is the number of slices in shared memory, where it is not
-    :func:`pipeline_depth`'s; ``place_numbers`` is as in h02's
-    ``make_copy_slice``."""
+    :func:`pipeline_depth`'s; ``place_numbers`` is as in h02's ``make_copy_slice``."""
     M_B, N_B, DEPTH = tile.M_B, tile.N_B, depth or pipeline_depth(tile)
     format = FORMATS[problem.dtype]
     TERMS, NEIGHBOURS, NUMBER = format.terms, format.neighbours, format.in_kernels

@@ -35,7 +35,7 @@ from convlab.device.sixteen_bits import EIGHT, load_pairs, store_pairs
 from convlab.ladder.half_precision import h03_warp_specialization as h03
 from convlab.ladder.half_precision.h01_panels import HOPPER, shared_bytes
 from convlab.ladder.half_precision.h02_copy_engine import filter_map, tensor_maps
-from convlab.ladder.half_precision.panel_format import FORMATS
+from convlab.ladder.half_precision.panel_format import FORMATS, PAD_THREADS
 from convlab.ladder.stage import (
     RESIDUAL,
     Buffer,
@@ -49,7 +49,6 @@ from convlab.ladder.stage import (
 )
 from convlab.problems.problem import ConvProblem
 
-PAD_THREADS = 256  # of a block that copies the filter
 PAD_CLOCKS = 8000  # of the launch that copies the filter: 3 us by ncu, and what it delays
 
 

@@ -45,7 +45,7 @@ from convlab.ladder.half_precision.h03_warp_specialization import (
     require_consumer_tile,
     tiles_for,
 )
-from convlab.ladder.half_precision.panel_format import FORMATS
+from convlab.ladder.half_precision.panel_format import FORMATS, PAD_THREADS
 from convlab.ladder.main.m14_epilogue import make_finish
 from convlab.ladder.stage import (
     MOST_SHARED_BYTES,
@@ -61,7 +61,6 @@ from convlab.ladder.stage import (
 )
 from convlab.problems.problem import ConvProblem
 
-PAD_THREADS = 256  # of a block that pads the filter
 MOST_CHANNELS = 256  # of a block
 ROWS = 8  # windows that a warp has in shared memory at a time
 CONSUMER_WARPS = 2 * WARPS

@@ -57,7 +57,7 @@ from convlab.ladder.half_precision.h03_warp_specialization import (
     make_kernel,
     require_consumer_tile,
 )
-from convlab.ladder.half_precision.panel_format import BYTES_16, FORMATS
+from convlab.ladder.half_precision.panel_format import BYTES_16, FORMATS, PAD_THREADS
 from convlab.ladder.stage import (
     Buffer,
     DeviceFunction,
@@ -72,7 +72,6 @@ from convlab.ladder.stage import (
 )
 from convlab.problems.problem import ConvProblem
 
-PAD_THREADS = 256  # of a block that pads
 STEP_BYTES = 32  # of the terms of one wgmma: 16 of 16 bits, 8 of TF32
 # How many times as long as for a whole slice the copy engine takes for one that reaches past the
 # channels, and for one whose pixels do not begin at lines of 128 bytes. From h03's and h06's times

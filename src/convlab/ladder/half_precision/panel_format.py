@@ -27,6 +27,7 @@ from convlab.device.swizzled_products import (
 
 LANES = 4  # neighbouring lanes, which have the columns of a product among them
 BYTES_16 = 16  # that a lane stores at a time
+PAD_THREADS = 256  # of a block of a kernel that copies a tensor and appends zeros
 
 
 @cuda.jit(device=True, **gpu_only(forceinline=True))
