@@ -57,6 +57,23 @@ def read_by_max_and_exchanged(x):
 
 
 @wrong("cuda.atomic.exch(x", 2, 32, zeros(1))
+def largest_by_read_and_exchange(x):
+    number = (37 * cuda.grid(1)) % 64
+    if number > cuda.atomic.add(x, 0, 0):
+        cuda.atomic.exch(x, 0, number)
+
+
+@wrong("cuda.atomic.exch(x", 1, 64, zeros(1))
+def largest_by_exchange_after_an_early_return(x):
+    number = (37 * cuda.grid(1)) % 64
+    most = cuda.atomic.max(x, 0, 0)
+    nothing_new = most >= number
+    if nothing_new:
+        return
+    cuda.atomic.exch(x, 0, number)
+
+
+@wrong("cuda.atomic.exch(x", 2, 32, zeros(1))
 def read_by_cas_and_exchanged(x):
     value = cuda.atomic.cas(x, 0, 0, 0)
     cuda.atomic.exch(x, 0, value + 1)
@@ -172,6 +189,19 @@ def counter_with_a_limit(x):
     place = cuda.atomic.add(x, 0, 1)
     if place >= 10:
         cuda.atomic.sub(x, 0, 1)
+
+
+@right([7], 2, 32, zeros(1))
+def flag_that_many_may_set(x):
+    if cuda.atomic.add(x, 0, 0) == 0:
+        cuda.atomic.exch(x, 0, 7)
+
+
+@right([0], 2, 32, zeros(1))
+def counter_that_the_last_thread_clears(x):
+    place = cuda.atomic.add(x, 0, 1)
+    if place == 63:
+        cuda.atomic.exch(x, 0, 0)
 
 
 @right([64], 2, 32, zeros(1, 1))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import dis
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
@@ -29,7 +28,7 @@ from convlab.simulation.language.refusals import Untyped
 from convlab.simulation.language.signatures import Types
 from convlab.simulation.language.source_nodes import positions, written
 from convlab.simulation.language.typed_arithmetic import TypedArithmetic
-from convlab.simulation.recording.sites import source_lines
+from convlab.simulation.recording.sites import parsed_source
 
 Bits = tuple[int, ...]  # the most bits of each integer among the arguments
 Step = TypeVar("Step")
@@ -116,9 +115,7 @@ _untyped = lru_cache(maxsize=1000)(_compiled_again)  # functions of one factory 
 def _source(code: CodeType, file: str) -> tuple[ast.Module, ast.FunctionDef | ast.Lambda, CodeType]:
     """Return the tree of the code's source, the function in it, and the code that it compiles to.
     Raises ``TypeError`` unless that code does the same."""
-    lines, first = source_lines(code)
-    source = ast.parse(textwrap.dedent("".join(lines)))
-    ast.increment_lineno(source, first - 1)
+    source = parsed_source(code)
     function = source.body[0]
     for found in [function] if isinstance(function, ast.FunctionDef) else ast.walk(source):
         if not isinstance(found, ast.FunctionDef | ast.Lambda):

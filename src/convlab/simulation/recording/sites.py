@@ -11,7 +11,6 @@ import dis
 import inspect
 import linecache
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from itertools import pairwise, permutations
@@ -184,21 +183,30 @@ def source_lines(code: CodeType) -> tuple[list[str], int]:
         raise OSError(f"the source has changed: {error}") from None
 
 
+def parsed_source(code: CodeType) -> ast.Module:
+    """Return the source of a function with the lines and columns of its file. Raises ``OSError`` or
+    ``TypeError`` if there is no source, and ``SyntaxError`` if it is not whole."""
+    lines, first = source_lines(code)
+    text = "".join(lines)
+    if not lines[0][:1].isspace():
+        return ast.increment_lineno(ast.parse(text), first - 1)
+    # An indented function is parsed as the body of a branch, so that its columns stay those of the
+    # file, which the positions of its instructions name, and a comment may begin further left.
+    tree = ast.parse(f"if 1:\n{text}")
+    (branch,) = tree.body
+    assert isinstance(branch, ast.If)
+    tree.body = branch.body
+    return ast.increment_lineno(tree, first - 2)
+
+
 @lru_cache(maxsize=1000)
 def source_tree(code: CodeType, file: str) -> ast.Module | None:
     """Return the source of a function with the lines and columns of its file; None without
-    source."""
+    source. ``file`` is the code's, because codes of two files may be equal."""
     try:
-        lines, first = source_lines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        return parsed_source(code)
     except (OSError, TypeError, SyntaxError):
         return None
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    for node in ast.walk(ast.increment_lineno(tree, first - 1)):
-        if isinstance(node, ast.expr):
-            node.col_offset += indent
-            node.end_col_offset = (node.end_col_offset or 0) + indent
-    return tree
 
 
 @lru_cache(maxsize=1000)

@@ -3,7 +3,7 @@
 It shows which results depend on the order of threads: a thread reads a value before another one
 changes it, or gives up polling (``polls.py``), or goes on without a lock (``locks.py``), or its
 update is lost. An update by two atomics, one that reads and one whose operand is computed from
-that, loses what comes between.
+that or whose ``exch`` is decided by it, loses what comes between.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class AtomicHistory:
         self, array: AtomicTarget, key: AtomicRead, old: object, frame: FrameType
     ) -> None:
         """Note an update whose operand is computed from a value of the element that its thread has
-        had before: if the element has changed since, it may be lost."""
+        had before, or an ``exch`` that such a value decides: if the element has changed since, the
+        change may be lost."""
         here = key.thread, key.array, key.at
         if here in self._last:
             known = self._last[here][0]

@@ -40,9 +40,9 @@ LOCKING = ("cas", "compare_and_swap", "exch")  # the atomics that take locks
 
 class Update(NamedTuple):
     """The facts from the text about an update of an element by an atomic: how often it is tried
-    again, whether its new value is computed from the old one, whether it is in a ``while`` loop
-    that no counter ends, and the atomic's name. A load has no name, and only counts as tried again
-    in a loop that only polls."""
+    again, whether its new value is computed from the old one, or for an ``exch`` decided by it,
+    whether it is in a ``while`` loop that no counter ends, and the atomic's name. A load has no
+    name, and only counts as tried again in a loop that only polls."""
 
     retry: Retry = Retry.NEVER
     computed: bool = False
@@ -60,7 +60,7 @@ def update_of(code: CodeType, offset: int, file: str) -> Update:
         if isinstance(node, ast.Call) and _position(node) == position:
             return Update(
                 retry=_Result(nodes, node).retry(),
-                computed=_is_computed(nodes, node),
+                computed=_is_computed(nodes, node) or _is_decided(nodes, node),
                 walks=_walks(nodes, node),
                 name=getattr(node.func, "attr", ""),
             )
@@ -203,26 +203,65 @@ def _is_computed(nodes: list[ast.AST], call: ast.Call) -> bool:
             name
             for node in nodes
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-            if [*map(ast.unparse, node.value.args[:2])] == [*map(ast.unparse, call.args[:2])]
+            if _is_of_same_element(node.value, call)
             for name in _targets(node)
         }
-    known = -1
-    while known < len(names):
-        known = len(names)
-        for node in nodes:
-            if isinstance(node, ast.Assign) and _computes(node.value, names):
-                names.update(_targets(node))
+    names = _computed_from(names, nodes)
     return bool(call.args) and _computes(call.args[-1], names)
+
+
+def _is_decided(nodes: list[ast.AST], call: ast.Call) -> bool:
+    """Return whether the call is an ``exch`` that a test before it decides, and the test depends on
+    a value that the thread has read of the element by another atomic: an update such as
+    ``if a[i] > atomic.add(most, 0, 0): atomic.exch(most, 0, a[i])``."""
+    if getattr(call.func, "attr", "") != "exch":
+        return False
+    reads = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call) and node is not call and not _is_cas(node)
+        if _is_of_same_element(node, call)
+    ]
+    stored = {
+        name
+        for node in nodes
+        if isinstance(node, ast.Assign) and any(node.value is read for read in reads)
+        for name in _targets(node)
+    }
+    names = _computed_from(stored, nodes)
+    return any(
+        part in reads or (isinstance(part, ast.Name) and part.id in names)
+        for node in nodes
+        if isinstance(node, ast.If | ast.While) and node.lineno <= call.lineno
+        for part in ast.walk(node.test)
+    )
+
+
+def _is_of_same_element(one: ast.Call, other: ast.Call) -> bool:
+    """Return whether two atomics have the same array and index, as the text names them."""
+    return [*map(ast.unparse, one.args[:2])] == [*map(ast.unparse, other.args[:2])]
+
+
+def _computed_from(names: set[str], nodes: list[ast.AST]) -> set[str]:
+    """Return these variables and those that are computed from them."""
+    found, known = {*names}, -1
+    while known < len(found):
+        known = len(found)
+        for node in nodes:
+            if isinstance(node, ast.Assign) and _computes(node.value, found):
+                found.update(_targets(node))
+    return found
 
 
 @lru_cache(maxsize=1000)
 def has_computed_operand(code: CodeType, file: str) -> bool:
     """Return whether a function has a call, other than a ``cas``, whose operand is computed from
-    the result of another call with the same array and index."""
+    the result of another call with the same array and index, or an ``exch`` that such a result
+    decides."""
     tree = source_tree(code, file)
     nodes = [] if tree is None else [*ast.walk(tree)]
     calls = (node for node in nodes if isinstance(node, ast.Call) and not _is_cas(node))
-    return any(_is_computed(nodes, call) for call in calls)
+    return any(_is_computed(nodes, call) or _is_decided(nodes, call) for call in calls)
 
 
 def _computes(expression: ast.AST, names: set[str]) -> bool:

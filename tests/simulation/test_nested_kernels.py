@@ -1,0 +1,74 @@
+"""A kernel inside a function or class is judged as it is at the top of its module."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels import atomic_pairs, messages, retries, schedules
+from kernels.cases import Case
+from kernels.right import RIGHT
+from kernels.wrong import WRONG
+from numba import cuda
+
+import convlab
+
+FEW = 5  # every so many of the long tables
+NESTED = [
+    *(*atomic_pairs.WRONG, *atomic_pairs.RIGHT, *retries.WRONG, *retries.RIGHT),
+    *(*messages.WRONG, *messages.RIGHT, *schedules.WRONG[::FEW], *schedules.RIGHT[::FEW]),
+    *(*WRONG[::FEW], *RIGHT[::FEW]),
+]
+
+
+def copied(function: Any, file: str, depth: int) -> Any:
+    """Return a copy of a function whose source in ``file`` is inside so many functions, with
+    comments at the beginning of lines."""
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    begin = next(n for n, line in enumerate(lines) if line.startswith("def "))
+    body = [" " * 4 * depth + line for line in lines[begin:]]
+    body[1:1] = ["# a line that was left out"] * (depth > 0)
+    outer = [" " * 4 * n + "def around():" for n in range(depth)]
+    returns = [" " * 4 * n + f"return {'around()' if n < depth else function.__name__}"
+               for n in range(depth, 0, -1)]  # fmt: skip
+    text = "\n".join([*outer, *body, *returns]) + "\n"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), {**function.__globals__}, there := {})
+    return there["around"]() if depth else there[function.__name__]
+
+
+def said_of(case: Case, depth: int) -> tuple[str, list[np.ndarray]]:
+    """Return what is found in a copy of a case's kernel, with no numbers of lines, and the
+    arguments afterwards."""
+    kernel = copied(case.kernel.py_func, f"<{case.name} in {depth}>", depth)
+    found = ""
+    arguments = case.arguments()
+    try:
+        convlab.simulate(
+            cuda.jit(kernel), case.grid, case.block, *arguments, shared_bytes=case.shared_bytes
+        )
+    except convlab.SimulationError as error:
+        found = str(error)
+    found = re.sub(r"in \d>", "", re.sub(r"lines? [\d, and]+", "", found))
+    return found, [np.asarray(one) for one in arguments]
+
+
+def without_closure(case: Case) -> bool:
+    """Return whether a case's kernel refers to no variable of a function around it."""
+    return not case.kernel.py_func.__code__.co_freevars
+
+
+@pytest.mark.slow
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("case", [*filter(without_closure, NESTED)], ids=lambda case: case.name)
+def test_a_nested_kernel_is_judged_the_same(case: Case) -> None:
+    outside, inside = said_of(case, 0), said_of(case, 2)
+    assert inside[0] == outside[0]
+    if not outside[0]:
+        for one, other in zip(inside[1], outside[1], strict=True):
+            np.testing.assert_array_equal(one, other)
