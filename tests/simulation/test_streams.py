@@ -82,6 +82,22 @@ def default_stream_between(one, other, event, a, b, c):
     double[*FULL, other](b, c)
 
 
+def threads_default_stream_and_another(one, other, event, a, b, c):
+    double[*FULL, cuda.per_thread_default_stream()](a, b)
+    double[*FULL, other](b, c)
+
+
+def default_streams_of_both_kinds(one, other, event, a, b, c):
+    mine = cuda.per_thread_default_stream()
+    double[*FULL, mine](a, b)
+    double[FULL](b, c)
+    double[*FULL, cuda.current_context().get_per_thread_default_stream()](c, b)
+    double[*FULL, cuda.external_stream(2)](b, c)
+    event.record(mine)
+    event.wait(other)
+    double[*FULL, other](c, a)
+
+
 def one_overwrites_what_another_reads(one, other, event, a, b, c):
     double[*FULL, one](a, b)
     double[*FULL, other](c, a)
@@ -435,11 +451,12 @@ RIGHT = [
     *(atomics_of_both, managed_memory_written_in_time, copies_in_their_order),
     *(made_from_pinned_memory, launch_on_host_memory, number_of_a_device_array, managed_halves),
     *(managed_matrix, managed_memory_polled, columns_of_one_each, to_device_twice),
-    copies_to_memory_that_is_used_again,
+    *(copies_to_memory_that_is_used_again, default_streams_of_both_kinds),
 ]
 WRONG = {
     event_before_the_launch: "double reads a, which double writes in another stream",
     stream_not_waited_for: "double reads a, which double writes in another stream",
+    threads_default_stream_and_another: "double reads a, which double writes in another stream",
     one_overwrites_what_another_reads: "double writes b, which double reads in another stream",
     copy_that_does_not_wait: "copy_to_host reads b, which double writes in another stream",
     copy_over_what_a_kernel_reads: "a copy to the device writes a, which double reads",

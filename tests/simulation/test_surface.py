@@ -232,7 +232,9 @@ SIMULATED = {
     other = cuda.external_stream(0x7F00)
     assert other.number not in (own.number, 0) and other is cuda.external_stream(0x7F00)
     assert cuda.stream().number != other.number
-    assert all(cuda.external_stream(handle).number == 0 for handle in (0, 1, 2))
+    assert all(cuda.external_stream(handle).number == 0 for handle in (0, 1))
+    own_default = cuda.per_thread_default_stream()
+    assert own_default.number == 2 and cuda.external_stream(2) is own_default
     for wrong in (-1, "x", None):
         try:
             cuda.external_stream(wrong)

@@ -146,6 +146,20 @@ def adds_to_what_is_only_copied_back():
     add_one[2, 32](cuda.Out(np.ones(N)))
 
 
+def copied_from_what_nobody_wrote():
+    a, b = cuda.device_array(N), cuda.to_device(np.ones(N))
+    ramp[1, 32](a)
+    b.copy_to_device(a)
+    add_one[2, 32](b)
+
+
+def assigned_from_what_nobody_wrote():
+    a, b = cuda.device_array((N, 1), np.int16), cuda.device_array(2 * N, np.int32)
+    b[::2] = a[:, 0]
+    b[1::2] = 1
+    add_one[3, 32](b)
+
+
 def not_copied_to_the_device():
     add_one[2, 32](cuda.to_device(np.ones(N), copy=False))
 
@@ -161,6 +175,8 @@ WRONG = [
     (like_another, add_one, "a[i] += 1", "a[0]"),
     (adds_to_what_is_only_copied_back, add_one, "a[i] += 1", "a[0]"),
     (not_copied_to_the_device, add_one, "a[i] += 1", "a[0]"),
+    (copied_from_what_nobody_wrote, add_one, "a[i] += 1", "a[32]"),
+    (assigned_from_what_nobody_wrote, add_one, "a[i] += 1", "a[0]"),
 ]
 
 
@@ -240,6 +256,16 @@ def from_another_device_array():
     add_one[2, 32](c)
 
 
+def copied_with_a_margin_that_nobody_reads():
+    a, b = cuda.device_array((1, N)), cuda.to_device(np.ones((N, 1)))
+    ramp[1, 20](a[0, :20])
+    b.copy_to_device(a.reshape(N, 1))
+    add_one[1, 32](b[:20, 0])
+    b[20:] = a[0, :1]
+    add_one[2, 32](b[:, 0])
+    assert (b.copy_to_host()[:, 0] == [*range(2, 22), *[1] * (N - 20)]).all()
+
+
 def copied_back_only():
     out = np.zeros(N)
     in_two_steps[2, 32](cuda.Out(out))
@@ -270,8 +296,8 @@ def many_arrays_one_after_the_other():
 RIGHT = [
     filled_by_a_kernel, written_before_it_is_read, only_the_filled_part_is_read,
     cleared_in_the_kernel, by_exchanges, other_columns_by_another_launch, through_views,
-    from_another_device_array, copied_back_only, in_a_stream, by_code_that_has_its_address,
-    many_arrays_one_after_the_other,
+    from_another_device_array, copied_with_a_margin_that_nobody_reads, copied_back_only,
+    in_a_stream, by_code_that_has_its_address, many_arrays_one_after_the_other,
 ]  # fmt: skip
 
 

@@ -291,8 +291,11 @@ class Copies:
         """Note a copy or assignment. The host waits for it if it is in no stream."""
         touched = Touched()
         touched.whole(device, writes=True)
-        self._unwritten.wrote(device)
-        source = getattr(source, "_ary", source)
+        is_on_device, source = is_cuda_array(source), getattr(source, "_ary", source)
+        if is_on_device and isinstance(source, np.ndarray):
+            self._unwritten.copied(device, source)
+        else:
+            self._unwritten.wrote(device)
         host = source if isinstance(source, np.ndarray) else None
         if host is not None:
             touched.whole(host, writes=False)

@@ -238,7 +238,8 @@ def _of_a_context(streams: Streams) -> dict[str, Any]:
         "create_external_stream": lambda self, ptr: streams.external_stream(ptr),
         "create_event": lambda self, timing=True: Event(streams, timing),
     }
-    for name in "get_default_stream", "get_legacy_default_stream", "get_per_thread_default_stream":
+    streams_of["get_per_thread_default_stream"] = lambda self: streams.per_thread_stream()
+    for name in "get_default_stream", "get_legacy_default_stream":
         streams_of[name] = lambda self: default()
     return {
         **functions("context", OF_A_CONTEXT),
@@ -309,7 +310,8 @@ def _names(streams: Streams) -> dict[str, Any]:
         **{"from_cuda_array_interface": _of_interface, **_HINTS},
         **{"cg": cg, "libdevice": libdevice, "event": event, "Event": event},
         **{"stream": streams.stream, "synchronize": streams.host_waits, "default_stream": default},
-        **{"legacy_default_stream": default, "per_thread_default_stream": default},
+        "legacy_default_stream": default,
+        "per_thread_default_stream": streams.per_thread_stream,
         "mapped": mapped,
         **{"managed_array": unified_array, "mapped_array": unified_array},
         "mapped_array_like": lambda array, **options: unified_array(array.shape, array.dtype),

@@ -16,7 +16,7 @@ import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TypeVar
 
 import numpy as np
@@ -29,7 +29,8 @@ from convlab.simulation.memory.touched import Touched
 from convlab.simulation.rules.findings import Finding
 from convlab.support.values import integer
 
-_DEFAULT_HANDLES = (0, 1, 2)  # CUDA's: none, the legacy default stream, a thread's default stream
+# CUDA's handles: none and the legacy default stream, and the default stream of each host thread.
+_DEFAULT_HANDLES, _PER_THREAD = (0, 1), 2
 Argument = TypeVar("Argument")
 
 
@@ -115,7 +116,8 @@ class Streams:
     def __init__(self, on_finding: Callable[[Finding], None]) -> None:
         self.lock = RLock()
         self._order, self._host = StreamOrder(on_finding), HostAccesses(on_finding)
-        self._last_number = max(_DEFAULT_HANDLES)
+        self._last_number = _PER_THREAD
+        self._of_threads: dict[int, Stream] = {}  # the default streams of the host's threads
         self._external: dict[int, Stream] = {}  # by the handle that the program gave
         self._pinned: list[np.ndarray] = []  # pinned by ``cuda.pinned``, for some time
 
@@ -124,12 +126,24 @@ class Streams:
         self._last_number += 1
         return Stream(self, self._last_number)
 
+    def per_thread_stream(self) -> Stream:
+        """Return the default stream of the host's thread that asks. It waits for the legacy default
+        stream, which waits for it, and for no other stream."""
+        with self.lock:
+            thread = get_ident()
+            if thread not in self._of_threads:
+                first = not self._of_threads
+                self._of_threads[thread] = Stream(self, _PER_THREAD) if first else self.stream()
+            return self._of_threads[thread]
+
     def external_stream(self, ptr: int) -> Stream:
         """Return the stream with this handle: the program's, a default one, or another library's,
         which gets a number of its own."""
         handle = integer("ptr", ptr, at_least=0)
         if handle in _DEFAULT_HANDLES:
             return Stream(self, DEFAULT)
+        if handle == _PER_THREAD:
+            return self.per_thread_stream()
         if handle not in self._external:
             own = handle <= self._last_number
             self._external[handle] = Stream(self, handle) if own else self.stream()

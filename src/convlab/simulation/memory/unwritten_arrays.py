@@ -38,10 +38,31 @@ class UnwrittenArrays:
         low = byte_bounds(owner_of(part))[0]
         if low not in self._masks or not part.size:
             return
-        mask = self._masks[low]
-        shape, strides = (*part.shape, part.itemsize), (*part.strides, 1)
-        as_strided(mask[start_of(part) - low :], shape, strides)[...] = False
+        self._bytes_of(part, low)[...] = False
         self._drop(low)
+
+    def copied(self, part: np.ndarray, source: np.ndarray) -> None:
+        """Note that these elements have been copied from ``source``: those that nothing has written
+        there are not written here either."""
+        low, there = byte_bounds(owner_of(part))[0], byte_bounds(owner_of(source))[0]
+        unwritten = None
+        if there in self._masks and source.size:
+            unwritten = self._bytes_of(source, there).any(axis=-1, keepdims=True)
+        self.wrote(part)
+        if unwritten is None or not unwritten.any() or not part.size:
+            return
+        if low not in self._masks:
+            self.add(owner_of(part))
+            self._masks[low][...] = False
+        if source.size == part.size:  # they may differ in axes of length 1
+            unwritten = unwritten.reshape(*part.shape, 1)
+        self._bytes_of(part, low)[...] |= unwritten
+
+    def _bytes_of(self, part: np.ndarray, low: int) -> np.ndarray:
+        """Return the piece of the mask that begins at ``low`` for these elements: their shape, and
+        the bytes of each."""
+        shape, strides = (*part.shape, part.itemsize), (*part.strides, 1)
+        return as_strided(self._masks[low][start_of(part) - low :], shape, strides)
 
     def keep(self, masks: Masks) -> None:
         """Note what a launch has left unwritten."""
