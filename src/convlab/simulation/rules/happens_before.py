@@ -11,6 +11,7 @@ compiler may move later reads before the loop. Without that fence, an H200 count
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from heapq import merge
@@ -24,6 +25,8 @@ BLOCK_FENCE, FENCE = 64, 65
 IN_TIME = attrgetter("position")
 # Equal for two events of a thread with no barrier between.
 BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")
+# An access's thread, phase and epoch, and where it lies among a launch's fences and atomics.
+Moment = tuple[int, int, int, int]
 
 
 class Fences(Protocol):
@@ -131,7 +134,11 @@ class HappensBefore:
         changed: dict[tuple[int, int], float] = {}  # the position of the last change
         read: dict[tuple[int, int, int], float] = {}  # the position of the last read, by thread
         before: dict[int, tuple[int, int]] = {}  # each thread's last atomic
+        self._positions: list[float] = []  # of all events
+        # The answers about accesses that no event tells apart: often those to many elements.
+        self._answers: dict[tuple[Moment, Moment, bool], bool] = {}
         for event in merge(fences, atomics, key=IN_TIME):
+            self._positions.append(event.position)
             block, thread = event.block, event.thread
             if event.kind != ATOMIC:
                 self._fences[thread].append(event)
@@ -160,12 +167,24 @@ class HappensBefore:
             for atomic in self._atomics[second.block, first.address]
         ):
             return True
-        return any(
-            in_order(one.atomic, second)
-            and in_order(first, one.fence)
-            and not (fenced and one.polls and self._early(one.atomic, second))
-            for one in reversed(self._learned[second.block, first.block])
-        )
+        if (learned := self._learned.get((second.block, first.block))) is None:
+            return False
+        asked = self._moment(first), self._moment(second), fenced
+        if (answer := self._answers.get(asked)) is None:
+            answer = self._answers[asked] = any(
+                in_order(one.atomic, second)
+                and in_order(first, one.fence)
+                and not (fenced and one.polls and self._early(one.atomic, second))
+                for one in reversed(learned)
+            )
+        return answer
+
+    def _moment(self, access: LoggedAccess) -> Moment:
+        """Return all of an access that its order with the events depends on."""
+        # Odd at an event, even between two.
+        among = bisect_left(self._positions, access.position)
+        among += bisect_right(self._positions, access.position)
+        return access.thread, access.phase, access.epoch, among
 
     def _early(self, atomic: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether an access may come before the atomic that it waits for: its thread has
