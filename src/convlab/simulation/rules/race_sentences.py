@@ -50,9 +50,11 @@ class RaceSentences:
         block_shape: Coordinates,
         syncs_warps: bool,
     ) -> None:
-        self._sites, self._columns = sites, log.columns()
+        self._sites, self.columns = sites, log.columns()
         self._grid, self._block_shape, self._syncs_warps = grid, block_shape, syncs_warps
         self._block_size = math.prod(block_shape)
+        # The numbers of threads and of warps that come to two sites, by these, block and warp.
+        self._known: dict[tuple[int, int, int, int | None], tuple[int, int]] = {}
 
     def sentence(self, conflict: Conflict, element: str) -> str:
         """Say which two threads or blocks access the element, and what is missing between them."""
@@ -102,29 +104,40 @@ class RaceSentences:
             return AT_ONCE
         return TWO_STORES if first.kind == second.kind == WRITE else NO_BARRIER
 
-    def _here(self, first: LoggedAccess, second: LoggedAccess) -> np.ndarray:
-        """Mark the accesses of the block at the sites of the two."""
-        sites = np.isin(self._columns.site, (first.site, second.site))
-        return np.asarray((self._columns.block == first.block) & sites)
+    def _come(
+        self, first: LoggedAccess, second: LoggedAccess, warp: int | None = None
+    ) -> tuple[int, int]:
+        """Return how many threads and warps of the block come to the sites of the two accesses, or
+        those of one ``warp``."""
+        asked = first.site, second.site, first.block, warp
+        if asked not in self._known:
+            columns = self.columns
+            here = (columns.site == first.site) | (columns.site == second.site)
+            here &= columns.block == first.block
+            if warp is not None:
+                here &= columns.warp == warp
+            threads, warps = np.unique(columns.thread[here]), np.unique(columns.warp[here])
+            self._known[asked] = len(threads), len(warps)
+        return self._known[asked]
 
     def _in_a_branch(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether one branch contains both accesses and not all threads reach it: threads of
         the block, or of the warp if a warp's barrier may order the two."""
-        here, size = self._here(first, second), self._block_size
+        warp, size = None, self._block_size
         if first.warp == second.warp and self._by_warps(first, second):
-            here &= self._columns.warp == first.warp
+            warp = first.warp
             size = min(WARP, size - first.warp % WARP * WARP)
-        come = len(np.unique(self._columns.thread[here]))
-        return come < size and self._sites.together_in_branch(first.site, second.site)
+        threads, _ = self._come(first, second, warp)
+        return threads < size and self._sites.together_in_branch(first.site, second.site)
 
     def _by_warps(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether ``syncwarp`` is the remedy for the accesses of two lanes: the kernel calls
         it, or only some warps reach that branch."""
         if self._syncs_warps:
             return True
-        warps = -(-self._block_size // WARP)
-        come = len(np.unique(self._columns.warp[self._here(first, second)]))
-        return come < warps and self._sites.together_in_branch(first.site, second.site)
+        _, warps = self._come(first, second)
+        all_warps = -(-self._block_size // WARP)
+        return warps < all_warps and self._sites.together_in_branch(first.site, second.site)
 
     def _may_be_benign(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether a thread tests what another sets, as searches of graphs do on purpose."""

@@ -81,6 +81,7 @@ class Reports:
         # threads, and the lines of later barriers.
         self._causes: dict[str, tuple[object, ...]] = {}
         self._later: dict[tuple[object, ...], list[int]] = {}
+        self._sentences: RaceSentences | None = None
 
     def add(
         self,
@@ -212,14 +213,7 @@ class Reports:
         elif second.kind == _BY_PRODUCT:
             what = f"{who} {DOES[first.kind]} {element} and tensor cores read it, {NO_BARRIER}"
         else:
-            sentences = RaceSentences(
-                sites=self.sites,
-                log=log,
-                grid=self._grid,
-                block_shape=self._block_shape,
-                syncs_warps=self.syncs_warps,
-            )
-            what = sentences.sentence(conflict, element) + self.order
+            what = self._sentences_of(log).sentence(conflict, element) + self.order
         self.add(
             kind,
             what,
@@ -231,6 +225,19 @@ class Reports:
             index=index,
             shape=span.shape,
         )
+
+    def _sentences_of(self, log: AccessLog) -> RaceSentences:
+        """Return what puts races of the log into words: the same until the log is cleared."""
+        known = self._sentences
+        if known is None or known.columns is not log.columns():
+            known = self._sentences = RaceSentences(
+                sites=self.sites,
+                log=log,
+                grid=self._grid,
+                block_shape=self._block_shape,
+                syncs_warps=self.syncs_warps,
+            )
+        return known
 
     def aliased(self, found: Aliased) -> None:
         """Note that dynamic shared memory is read through another name than it was written by."""
