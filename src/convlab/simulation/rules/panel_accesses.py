@@ -42,6 +42,7 @@ from convlab.simulation.rules.finding_words import (
 from convlab.simulation.rules.memory_traffic import changes
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.thread_clocks import (
+    NEVER,
     BlockClocks,
     Knowledge,
     ThreadClocks,
@@ -49,7 +50,6 @@ from convlab.simulation.rules.thread_clocks import (
     time_of,
 )
 
-NEVER = np.iinfo(np.int64).max  # a time after all others
 ENOUGH = 20  # accesses of a thread that are reported for one panel; more are the same mistake again
 _DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
@@ -197,21 +197,28 @@ class PanelAccesses:
         near = near.take(np.argsort(near.address, kind="stable"))
         widest = int(near.size.max(initial=1))
         begin = int(time_of(log.start - 1))  # of this piece of the log
+        times, ends, changing = (
+            time_of(near.position),
+            near.address + near.size,
+            near.kind & 3 != READ,
+        )
         for access in self._all:
-            low = np.searchsorted(near.address, access.first - widest + 1)
-            high = np.searchsorted(near.address, access.end)
-            some = near.take(np.arange(low, high))
-            inside = (some.address + some.size > access.first) & (some.block == access.block)
+            low = int(np.searchsorted(near.address, access.first - widest + 1))
+            here = slice(low, int(np.searchsorted(near.address, access.end)))
+            chosen = (ends[here] > access.first) & (near.block[here] == access.block)
+            chosen &= (times[here] >= access.since) & (times[here] <= access.until)
             if access.time < begin:  # what was before has been looked at
-                inside &= time_of(some.position) > begin
-            some = some.take(np.flatnonzero(inside))
+                chosen &= times[here] > begin
+            if not access.writes:
+                chosen &= changing[here]
+            some = low + np.flatnonzero(chosen)
             clocks = self._clocks.of_block(access.block)
-            if clocks is not None and len(some.address):
-                self._against_threads(reports, log, access, some, clocks)
+            if clocks is not None and len(some):
+                self._against_threads(reports, log, access, near.take(some), clocks)
             if access.time > begin and not access.writes:
                 self._uninitialised(reports, log, access)
         self._all = [access for access in self._all if access.until == math.inf]
-        writes = near.take(np.flatnonzero(near.kind & 3 != READ))
+        writes = near.take(np.flatnonzero(changing))
         order = np.lexsort((writes.position, writes.address, writes.block))
         writes = writes.take(order)
         self._kept = writes.take(changes(writes.address[::-1], writes.block[::-1])[::-1])
@@ -224,23 +231,16 @@ class PanelAccesses:
         some: Accesses,
         clocks: BlockClocks,
     ) -> None:
-        """Check accesses of threads to the bytes of a panel's access."""
-        times = time_of(some.position)
-        near = (times >= access.since) & (times <= access.until)
-        if not access.writes:
-            near &= some.kind & 3 != READ
-        some, times = some.take(np.flatnonzero(near)), times[near]
-        if not len(times):
-            return
-        size = clocks.size
-        thread = some.thread % size
+        """Check accesses of threads to the bytes of a panel's access: those between its ``since``
+        and its ``until``, and for one that reads only those that change a byte."""
+        times, thread = time_of(some.position), some.thread % clocks.size
         before = times < access.time
         known = np.zeros(len(times), bool)
         known[before] = access.begin[thread[before]] >= times[before]
         after = np.flatnonzero(~before)
         for one, which in of_each(thread[after]):
             its = after[which]
-            known[its] = clocks.entry_at(one, times[its], access.entry) >= access.number
+            known[its] = times[its] >= clocks.knows_from(one, access.entry, access.number)
         report = partial(self._report_thread, reports, log, access)
         for found in some.rows(np.flatnonzero(~known)[:ENOUGH]):
             report(found, times_before=int(time_of(found.position)) < access.time)
@@ -262,7 +262,7 @@ class PanelAccesses:
         known of them."""
         found = np.zeros(len(thread), bool)
         for one, its in of_each(thread):
-            fences = np.array([*self._clocks.fences_of(one), NEVER], np.int64)
+            fences = self._clocks.fences_of(one)
             found[its] = fences[np.searchsorted(fences, time[its], "right")] <= known[its]
         return found
 

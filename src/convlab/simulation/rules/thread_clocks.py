@@ -11,7 +11,7 @@ A time is a position in the log and a count of events: an access comes after all
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -20,6 +20,7 @@ from convlab.simulation.recording.access_log import LaunchClock, LoggedAccess
 
 Knowledge = np.ndarray  # one time or number for each thread, barrier and warpgroup; never changed
 
+NEVER = int(np.iinfo(np.int64).max)  # a time after all others
 _EVENTS = 32  # bits of a time that count events
 _LAST = (1 << _EVENTS) - 1
 
@@ -105,11 +106,12 @@ class BlockClocks:
         """Return a thread's knowledge at a time."""
         return self._had[thread][bisect_right(self._since[thread], time) - 1]
 
-    def entry_at(self, thread: int, times: np.ndarray, entry: int) -> np.ndarray:
-        """Return what a thread knows of an entry at several times."""
+    def knows_from(self, thread: int, entry: int, least: int) -> int:
+        """Return the time from which a thread knows at least so much of an entry; NEVER if it never
+        does. A thread forgets nothing."""
         had = self._had[thread]
-        numbers = np.array([one[entry] if entry < len(one) else 0 for one in had], np.int64)
-        return np.asarray(numbers[np.searchsorted(self._since[thread], times, "right") - 1])
+        begin = bisect_left(had, True, key=lambda one: knows(one, entry, least))
+        return self._since[thread][begin] if begin < len(had) else NEVER
 
 
 class ThreadClocks:
@@ -121,6 +123,7 @@ class ThreadClocks:
         self._events = 0
         self._blocks: dict[int, BlockClocks] = {}
         self._fences: dict[int, list[int]] = {}  # times of a thread's fences, by its number
+        self._fence_times: dict[int, np.ndarray] = {}  # the same, as arrays that end with NEVER
 
     @property
     def here(self) -> BlockClocks:
@@ -149,9 +152,12 @@ class ThreadClocks:
         if self.used and self._strict:
             self._fences.setdefault(self._clock.number, []).append(self.now())
 
-    def fences_of(self, thread: int) -> Sequence[int]:
-        """Return the times of the fences of a thread, by its number in the launch."""
-        return self._fences.get(thread, ())
+    def fences_of(self, thread: int) -> np.ndarray:
+        """Return the times of the fences of a thread, by its number in the launch, and NEVER."""
+        fences, times = self._fences.get(thread, []), self._fence_times.get(thread)
+        if times is None or len(times) <= len(fences):
+            times = self._fence_times[thread] = np.array([*fences, NEVER], np.int64)
+        return times
 
     def ordered(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether the second thread knows of the first access, by a barrier in shared
@@ -166,3 +172,4 @@ class ThreadClocks:
         """Forget the blocks that have ended."""
         self._blocks.clear()
         self._fences.clear()
+        self._fence_times.clear()
