@@ -217,9 +217,10 @@ def tile_for(stage: Stage, name: str) -> Tile | None:
     tiles = TILES[name](tiny) if name in TILES else []
     if name == OTHER_DEPTH:  # odd where the tiny tile's is even, or the other way round
         tiles = [replace(tile_for(stage, SEVERAL) or tiny, K_B=tiny.K_B + 1)]
+    problem = stage.adapted(EVERYTHING)
     for tile in tiles:
         try:
-            stage.prepare(stage.adapted(EVERYTHING), tile)
+            stage.prepare(problem, tile)
         except ValueError:
             continue
         return tile

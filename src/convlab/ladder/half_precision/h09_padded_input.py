@@ -238,6 +238,18 @@ def make_piece(dtype: str, CHANNELS: int, NUMBERS: int) -> DeviceFunction:
     return four_floats if dtype == "float32" else eight_halves
 
 
+def pieces_of(dtype: str, channels: int, padded: int, rows: int) -> int:
+    """Return how many pieces of 16 bytes so many rows of ``padded`` channels are. Raises
+    ``ValueError`` for 32 GiB or more."""
+    pieces = rows * (padded // FORMATS[dtype].neighbours)
+    if pieces >= MOST_PIECES:
+        rule = f"a padded tensor must have less than {MOST_PIECES * BYTES_16:,} bytes"
+        raise ValueError(
+            f"in_channels is {channels}: {rows:,} rows of {padded} are too many: {rule}"
+        )
+    return pieces
+
+
 def make_pad(dtype: str, CHANNELS: int, PADDED: int, ROWS: int, VALID: int) -> Kernel:
     """Return the kernel that copies ``VALID`` rows of so many channels, 16 bytes a thread, as
     ``ROWS`` rows of ``PADDED`` channels, and fills what is added with zeros. A row is a pixel of
@@ -245,12 +257,7 @@ def make_pad(dtype: str, CHANNELS: int, PADDED: int, ROWS: int, VALID: int) -> K
     format = FORMATS[dtype]
     NEIGHBOURS, store_16_bytes = format.neighbours, format.store_16_bytes
     PIECES = PADDED // NEIGHBOURS  # of a row
-    TOTAL = ROWS * PIECES
-    if TOTAL >= MOST_PIECES:
-        rule = f"a padded tensor must have less than {MOST_PIECES * BYTES_16:,} bytes"
-        raise ValueError(
-            f"in_channels is {CHANNELS}: {ROWS:,} rows of {PADDED} are too many: {rule}"
-        )
+    TOTAL = pieces_of(dtype, CHANNELS, PADDED, ROWS)
     piece = make_piece(dtype, CHANNELS, VALID * CHANNELS)
 
     @cuda.jit
@@ -265,23 +272,41 @@ def make_pad(dtype: str, CHANNELS: int, PADDED: int, ROWS: int, VALID: int) -> K
     return pad_channels
 
 
+class Padded(NamedTuple):
+    """A tensor whose rows are copied to padded ones, in ``pieces`` of 16 bytes: the tensor, the
+    rows of its copy, and its own."""
+
+    of: str
+    rows: int
+    valid: int
+    pieces: int
+
+
+def padded_tensors(problem: ConvProblem) -> list[Padded]:
+    """Return the tensors that are copied: none where nothing is padded. Raises ``ValueError`` for
+    a copy that is too large."""
+    p, whole = problem, whole_problem(problem)
+    places, pixels = p.H_f * p.W_f, p.N_i * p.H_i * p.W_i
+    sizes = []
+    if is_filter_copied(p):
+        sizes.append(("weight", whole.M * places, p.M * places))
+    if is_copied(p):
+        sizes.append(("input", pixels, pixels))
+    return [
+        Padded(of, rows, valid, pieces_of(p.dtype, p.C_i, whole.C_i, rows))
+        for of, rows, valid in sizes
+    ]
+
+
 def padding_steps(problem: ConvProblem) -> tuple[tuple[Buffer, ...], tuple[Launch, ...]]:
     """Return the padded copies, and the launches that write them: none where nothing is padded."""
     p, whole = problem, whole_problem(problem)
-    places, pixels = p.H_f * p.W_f, p.N_i * p.H_i * p.W_i
-    padded = []  # the tensor, the rows of its copy, and its own
-    if is_filter_copied(p):
-        padded.append(("weight", whole.M * places, p.M * places))
-    if is_copied(p):
-        padded.append(("input", pixels, pixels))
     buffers, launches = [], []
-    for of, total, valid in padded:
-        numbers = total * whole.C_i
-        pieces = numbers // FORMATS[p.dtype].neighbours
-        buffers.append(Buffer(f"padded_{of}", (numbers,), p.number_type.in_kernels))
+    for of, rows, valid, pieces in padded_tensors(p):
+        buffers.append(Buffer(f"padded_{of}", (rows * whole.C_i,), p.number_type.in_kernels))
         launches.append(
             Launch(
-                make_pad(p.dtype, p.C_i, whole.C_i, total, valid),
+                make_pad(p.dtype, p.C_i, whole.C_i, rows, valid),
                 grid=(blocks_for(pieces, PAD_THREADS),),
                 block=(PAD_THREADS,),
                 arguments=(Flat(of), f"padded_{of}"),
@@ -324,13 +349,14 @@ def prepare(
     return Program(buffers, (*pads, launch), tile)
 
 
+@lru_cache(maxsize=256)
 def why_not_walked(problem: ConvProblem) -> str | None:
     """Return why the stage does not take a problem, None if it does: the copy engine cannot walk
     its windows, or a padded copy is too large. The tile plays no part."""
     K_B = FORMATS[problem.dtype].terms
     try:
         maps_of(problem, Tile(32, 64, K_B, 8, 2))
-        padding_steps(problem)
+        padded_tensors(problem)
     except ValueError as error:
         return str(error)
     return None
