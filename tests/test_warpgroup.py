@@ -185,7 +185,7 @@ def test_a_write_while_tensor_cores_read_is_a_race_here_too() -> None:
     kernel = changed("race", {START: (*CLEARED, "S[i] = float32(2)")})
     with pytest.raises(SimulationError, match="is written while tensor cores may read it"):
         launch(kernel)
-    kernel = changed("not_fenced", {START: CLEARED, FENCE: ()})
+    kernel = changed("sums_not_fenced", {START: CLEARED, FENCE: ()})
     with pytest.raises(SimulationError, match="fence_shared"):
         launch(kernel)
 
