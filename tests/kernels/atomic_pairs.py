@@ -73,6 +73,30 @@ def largest_by_exchange_after_an_early_return(x):
     cuda.atomic.exch(x, 0, number)
 
 
+@wrong("cuda.atomic.exch(place", 2, 32, lambda: [np.full(1, -1, np.int32), np.zeros(1, np.int32)])
+def place_of_the_largest(most, place):
+    number = (37 * cuda.grid(1)) % 64
+    before = cuda.atomic.max(most, 0, number)
+    if number > before:
+        cuda.atomic.exch(place, 0, cuda.grid(1))
+
+
+@wrong("cuda.atomic.exch(place", 2, 32, lambda: [np.full(1, -1, np.int32), np.zeros(1, np.int32)])
+def place_of_the_largest_that_comes_last(most, place):
+    i = cuda.grid(1)
+    before = cuda.atomic.max(most, 0, i)
+    if i > before:
+        cuda.atomic.exch(place, 0, i)
+
+
+@wrong("cuda.atomic.exch(place", 2, 32, lambda: [np.full(1, 99, np.int32), np.zeros(1, np.int32)])
+def place_of_the_smallest_after_an_early_return(least, place):
+    number = (37 * cuda.grid(1) + 5) % 64
+    if cuda.atomic.min(least, 0, number) <= number:
+        return
+    cuda.atomic.exch(place, 0, cuda.grid(1))
+
+
 @wrong("cuda.atomic.exch(x", 2, 32, zeros(1))
 def read_by_cas_and_exchanged(x):
     value = cuda.atomic.cas(x, 0, 0, 0)
@@ -202,6 +226,26 @@ def counter_that_the_last_thread_clears(x):
     place = cuda.atomic.add(x, 0, 1)
     if place == 63:
         cuda.atomic.exch(x, 0, 0)
+
+
+@right([9], 2, 32, zeros(1, 1))
+def flag_of_those_that_come_late(n, late):
+    if cuda.atomic.add(n, 0, 1) >= 10:
+        cuda.atomic.exch(late, 0, 9)
+
+
+@right([63], 2, 32, zeros(1, 1))
+def stored_by_the_last_thread(n, out):
+    place = cuda.atomic.add(n, 0, 1)
+    if place == 63:
+        cuda.atomic.exch(out, 0, place)
+
+
+@right([*range(64)], 2, 32, zeros(1, 64))
+def each_place_stored_once(n, out):
+    place = cuda.atomic.add(n, 0, 1)
+    if place < 64:
+        cuda.atomic.exch(out, place, place)
 
 
 @right([64], 2, 32, zeros(1, 1))

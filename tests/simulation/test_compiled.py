@@ -36,7 +36,7 @@ from convlab.simulation.compiled.kernels import COMPILER_FAULT
 from convlab.simulation.compiled.refused import NeedsGreenlets
 
 ALWAYS, NEVER = 0.0, float("inf")
-QUICK = "right", "wrong", "textbook", "typed"
+QUICK = "right", "wrong", "textbook", "typed", "atomic_pairs"
 REST = "retries", "schedules", "data_types", "messages", "documentation", "traced", "tensor_cores"
 ALL = os.environ.get("CONVLAB_ENGINES") == "all"
 F = np.float32

@@ -3,7 +3,8 @@
 It shows which results depend on the order of threads: a thread reads a value before another one
 changes it, or gives up polling (``polls.py``), or goes on without a lock (``locks.py``), or its
 update is lost. An update by two atomics, one that reads and one whose operand is computed from
-that or whose ``exch`` is decided by it, loses what comes between.
+that or whose ``exch`` is decided by it, loses what comes between. So does an ``exch`` that the
+result of an atomic of another element decides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from convlab.simulation.rules.atomic_records import (
     Element,
     ThreadElement,
 )
-from convlab.simulation.rules.finding_words import EXCH_OVERWRITES, FROM_OLD_VALUE, NOT_RETRIED
+from convlab.simulation.rules.finding_words import (
+    EXCH_OVERWRITES,
+    EXCH_OVERWRITES_THAT,
+    FROM_OLD_VALUE,
+    NOT_RETRIED,
+)
 from convlab.simulation.rules.locks import FailedSwap, LockAttempts
 from convlab.simulation.rules.messages import Messages
 from convlab.simulation.rules.polls import EarlyReads, Polls
@@ -30,12 +36,14 @@ from convlab.simulation.rules.retries import Retry, Update, update_of
 
 class LostUpdate(NamedTuple):
     """An update that may be lost: the value that its thread had read, and how the update fails, in
-    words."""
+    words. ``follows`` is true if the result of an atomic of another element has decided the update;
+    then there is no such value."""
 
     read: object
     address: int
     key: AtomicRead
     how: str
+    follows: bool = False
 
 
 class AtomicHistory:
@@ -77,6 +85,10 @@ class AtomicHistory:
         self.computes = False
         self.pairs_matter = False  # whether the kernel has an atomic with such an operand
         self._put: dict[Element, dict[object, int]] = defaultdict(dict)
+        # The position of a thread's last atomic whose result it uses, and of an element's last
+        # change, with the thread that changed it.
+        self._decided_at: dict[int, int] = {}
+        self._changed_at: dict[Element, tuple[int, int]] = {}
 
         self.messages = Messages()
 
@@ -104,6 +116,8 @@ class AtomicHistory:
             if self.pairs_matter:
                 self._check_operand(array, key, value, frame)
             return False
+        if self.pairs_matter:
+            self._decided_at[number] = self._clock.position
         if self.messages.matter:
             self.messages.read(key, self._element(array, index), self._waits(frame))
         self._last[number, array.name, index] = value, self._clock.position
@@ -134,8 +148,11 @@ class AtomicHistory:
         if self.pairs_matter:
             if ignored:
                 self._check_operand(array, key, old, frame)
+                self._check_decision(array, key, element, frame)
             else:
                 self._left_there[here] = new
+                self._decided_at[number] = self._clock.position
+            self._changed_at[element] = self._clock.position, number
         if self.messages.matter:
             if not ignored:
                 self.messages.read(key, element, polls=False)
@@ -164,6 +181,18 @@ class AtomicHistory:
                 is_exch = update.name == "exch"
                 how = EXCH_OVERWRITES if is_exch else f"this {update.name} {FROM_OLD_VALUE}"
                 self._lose(array, key, known, how)
+
+    def _check_decision(
+        self, array: AtomicTarget, key: AtomicRead, element: Element, frame: FrameType
+    ) -> None:
+        """Note an ``exch`` that the result of an atomic of another element has decided: if another
+        thread has changed the element since, that change may be lost."""
+        if key.thread not in self._decided_at or not self._update(frame).follows:
+            return
+        self.computes = True
+        changed_at, thread = self._changed_at.get(element, (-1, key.thread))
+        if thread != key.thread and changed_at > self._decided_at[key.thread]:
+            self._lose(array, key, None, EXCH_OVERWRITES_THAT, follows=True)
 
     def _element(self, array: AtomicTarget, index: object) -> Element:
         return self._clock.block_number if array.first_address < GLOBAL else -1, array.name, index
@@ -211,10 +240,12 @@ class AtomicHistory:
                 what = f"this cas, which fails then, {NOT_RETRIED}"
                 self._lose(array, key, expected, what)
 
-    def _lose(self, array: AtomicTarget, key: AtomicRead, read: object, how: str) -> None:
+    def _lose(
+        self, array: AtomicTarget, key: AtomicRead, read: object, how: str, follows: bool = False
+    ) -> None:
         at = array.check(array.whole_index(key.at), key.site)
         address = array.address(at) % (1 << SIZE_SHIFT)
-        self.lost[key.thread, key.site] = LostUpdate(read, address, key, how)
+        self.lost[key.thread, key.site] = LostUpdate(read, address, key, how, follows)
 
     def _waits(self, frame: FrameType) -> bool:
         """Return whether an atomic waits for a lock or flag, by its text."""
@@ -235,8 +266,13 @@ class AtomicHistory:
                 if (update := self._updates.get(where)) is None:
                     one = instruction(code, offset)
                     update = self._updates[where] = update_of(code, one, code.co_filename)
-                computed, walks = found.computed or update.computed, found.walks or update.walks
-                found = Update(update.retry, computed, walks, found.name or update.name)
+                found = Update(
+                    retry=update.retry,
+                    computed=found.computed or update.computed,
+                    follows=found.follows or update.follows,
+                    walks=found.walks or update.walks,
+                    name=found.name or update.name,
+                )
                 if update.retry != Retry.RETURNED:
                     return found
             frame = frame.f_back

@@ -22,6 +22,7 @@ from convlab.simulation.rules.finding_words import (
     COPY_OVERWRITES,
     DYNAMIC_BYTES,
     EXCH_OVERWRITES,
+    EXCH_OVERWRITES_THAT,
     FROM_OLD_VALUE,
     GIVES_UP,
     GOES_ON,
@@ -208,6 +209,8 @@ REMEDIES = {
         "read, or use an atomic that does both, such as cuda.atomic.add.",
         EXCH_OVERWRITES: "Use an atomic that reads and changes at once, such as cuda.atomic.add, "
         "or a cas that a loop repeats until it returns what was read.",
+        EXCH_OVERWRITES_THAT: "Keep both numbers in one element of 64 bits and change it by one "
+        "atomic, or change both elements under a lock.",
         FROM_OLD_VALUE: "Use an atomic that reads and changes at once, such as cuda.atomic.add, "
         "or a cas that a loop repeats until it returns what was read.",
         WITHOUT_LOCK: "Retry the lock until it is free.",

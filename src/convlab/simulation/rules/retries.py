@@ -41,11 +41,13 @@ LOCKING = ("cas", "compare_and_swap", "exch")  # the atomics that take locks
 class Update(NamedTuple):
     """The facts from the text about an update of an element by an atomic: how often it is tried
     again, whether its new value is computed from the old one, or for an ``exch`` decided by it,
-    whether it is in a ``while`` loop that no counter ends, and the atomic's name. A load has no
-    name, and only counts as tried again in a loop that only polls."""
+    whether it is an ``exch`` that follows from the result of an atomic of another element, whether
+    it is in a ``while`` loop that no counter ends, and the atomic's name. A load has no name, and
+    only counts as tried again in a loop that only polls."""
 
     retry: Retry = Retry.NEVER
     computed: bool = False
+    follows: bool = False
     walks: bool = False
     name: str = ""
 
@@ -60,7 +62,8 @@ def update_of(code: CodeType, offset: int, file: str) -> Update:
         if isinstance(node, ast.Call) and _position(node) == position:
             return Update(
                 retry=_Result(nodes, node).retry(),
-                computed=_is_computed(nodes, node) or _is_decided(nodes, node),
+                computed=_is_computed(nodes, node) or _is_decided(nodes, node, True),
+                follows=_is_decided(nodes, node, False),
                 walks=_walks(nodes, node),
                 name=getattr(node.func, "attr", ""),
             )
@@ -210,27 +213,28 @@ def _is_computed(nodes: list[ast.AST], call: ast.Call) -> bool:
     return bool(call.args) and _computes(call.args[-1], names)
 
 
-def _is_decided(nodes: list[ast.AST], call: ast.Call) -> bool:
+def _is_decided(nodes: list[ast.AST], call: ast.Call, by_same_element: bool) -> bool:
     """Return whether the call is an ``exch`` that a test before it decides, and the test depends on
-    a value that the thread has read of the element by another atomic: an update such as
-    ``if a[i] > atomic.add(most, 0, 0): atomic.exch(most, 0, a[i])``."""
+    the result of another atomic of the same element, or of another one: updates such as ``if a[i] >
+    atomic.add(most, 0, 0): atomic.exch(most, 0, a[i])``."""
     if getattr(call.func, "attr", "") != "exch":
         return False
-    reads = [
+    results = [
         node
         for node in nodes
         if isinstance(node, ast.Call) and node is not call and not _is_cas(node)
-        if _is_of_same_element(node, call)
+        if _is_of_same_element(node, call) is by_same_element
+        if by_same_element or ".atomic." in f".{ast.unparse(node.func)}"
     ]
     stored = {
         name
         for node in nodes
-        if isinstance(node, ast.Assign) and any(node.value is read for read in reads)
+        if isinstance(node, ast.Assign) and any(node.value is result for result in results)
         for name in _targets(node)
     }
     names = _computed_from(stored, nodes)
     return any(
-        part in reads or (isinstance(part, ast.Name) and part.id in names)
+        part in results or (isinstance(part, ast.Name) and part.id in names)
         for node in nodes
         if isinstance(node, ast.If | ast.While) and node.lineno <= call.lineno
         for part in ast.walk(node.test)
@@ -256,12 +260,17 @@ def _computed_from(names: set[str], nodes: list[ast.AST]) -> set[str]:
 @lru_cache(maxsize=1000)
 def has_computed_operand(code: CodeType, file: str) -> bool:
     """Return whether a function has a call, other than a ``cas``, whose operand is computed from
-    the result of another call with the same array and index, or an ``exch`` that such a result
-    decides."""
+    the result of another call with the same array and index, or an ``exch`` that the result of
+    another atomic decides."""
     tree = source_tree(code, file)
     nodes = [] if tree is None else [*ast.walk(tree)]
     calls = (node for node in nodes if isinstance(node, ast.Call) and not _is_cas(node))
-    return any(_is_computed(nodes, call) or _is_decided(nodes, call) for call in calls)
+    return any(
+        _is_computed(nodes, call)
+        or _is_decided(nodes, call, True)
+        or _is_decided(nodes, call, False)
+        for call in calls
+    )
 
 
 def _computes(expression: ast.AST, names: set[str]) -> bool:
