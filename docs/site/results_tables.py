@@ -201,16 +201,55 @@ def grouped_tables(results: Results) -> papers.Shown:
 
 
 def gradients_tables(results: Results) -> papers.Shown:
-    """Return the table of both gradients of each layer by g01, g02 with m15, and PyTorch."""
-    systems = "g01_direct_gradients", M15, analysis.TORCH
+    """Return two tables: the mean speedup of g03 over PyTorch for each gradient, and both gradients
+    of each layer by g01, g02 with m15, g03, and PyTorch."""
+    systems = "g01_direct_gradients", M15, "g03_shared_pixels", analysis.TORCH
     contenders = [contender(results, name) for name in systems]
+    g03, torch = contenders[2:]
     layers = {name: (name, batch) for name, batch in results.layers()}
+    over = dict(zip(results.layers(), g03.over(torch).by_layer, strict=True))
+    means = []
+    for of, tensor in zip(OF, ("input", "weight"), strict=True):
+        keys = [layers[f"{name} {of}"] for name in LAYER_NAMES if f"{name} {of}" in layers]
+        ratios = {key: ratio for key in keys if (ratio := over[key]) is not None}
+        least = min(ratios, key=lambda key: ratios[key])
+        means.append(
+            (
+                tensor,
+                f"{len(ratios)} of {len(LAYER_NAMES)}",
+                f"{Speedup(list(ratios.values())).mean:.2f}",
+                f"{ratios[least]:.2f} ({least[0].split()[0]})",
+            )
+        )
     lines = [
         (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))
         for name in LAYER_NAMES
+        if f"{name} {OF[0]}" in layers
     ]
-    head = [f"{of}: {by}" for of in OF for by in ("g01", "g02", "PyTorch")]
-    return table(("layer", *head), lines), ()
+    head = [f"{of}: {by}" for of in OF for by in ("g01", "g02", "g03", "PyTorch")]
+    columns = "gradient of", "layers with both times", "g03 over PyTorch, geometric mean", "least"
+    return f"{table(columns, means)}\n{table(('layer', *head), lines)}", ()
+
+
+def float32_tables(results: Results) -> papers.Shown:
+    """Return two tables: the speedup of the fastest stage over the fastest of PyTorch and of all
+    algorithms of cuDNN in float32, as a mean, and on each layer with both names."""
+    kinds = ("stage", "baseline")
+    own, others = (Contender(results, kind, kind, results.names(kind)) for kind in kinds)
+    ratios, lines = {}, []
+    for name, batch in results.layers():
+        mine, theirs = own.best((name, batch)), others.best((name, batch))
+        if mine is None or theirs is None or not mine.time_ms or not theirs.time_ms:
+            continue
+        ratios[name] = theirs.time_ms / mine.time_ms
+        stage, times = short_name(mine.system), (_time(mine), _time(theirs))
+        lines.append((name, stage, theirs.system, *times, f"{ratios[name]:.2f}"))
+    least = min(ratios, key=lambda name: ratios[name])
+    mean = Speedup(list(ratios.values())).mean
+    values = f"{len(ratios)} of {len(LAYER_NAMES)}", f"{mean:.2f}", f"{ratios[least]:.2f} ({least})"
+    columns = ("layers measured", "geometric mean over the fastest", "least")
+    head = ("layer", "stage", "fastest in float32", "convlab ms", "its ms", "its / convlab")
+    return f"{table(columns, [values])}\n{table(head, lines)}", ()
 
 
 def _time(row: ResultRow | None) -> str:
@@ -368,9 +407,13 @@ def _registers_used(kernel: Mapping[str, Any]) -> str:
 SECTIONS = {
     "sizes": papers.of_cases("", "sizes", sizes_tables),
     "precisions": papers.of_cases("", "precisions", precisions_tables, "h200"),
-    "unseen": papers.of_cases("", "unseen", unseen_tables, "h100"),
+    "unseen": papers.of_cases("", "unseen", unseen_tables),
     "grouped": papers.of_cases("", "grouped", grouped_tables),
     "gradients": papers.of_cases("", "gradients", gradients_tables),
+    "float32": papers.Section(
+        "", "float32_h200.json", "`convlab bench` with three stages and cuDNN's algorithms",
+        float32_tables,
+    ),
     "sanitizers": papers.Section(
         "", "sanitizers_h200.json", "`make sanitize`",
         lambda document: (sanitizers.show(document), ()), of_rows=False,
