@@ -101,6 +101,20 @@ def test_the_stages_themselves_are_as_good_as_they_are(few_problems, tmp_path, s
     assert lines[at + 1].startswith(" " * 10)  # below the text, not below its mark
 
 
+CHECKED = [stage for stage in LADDER if stage.name not in ("i04_im2col_blas", "i05_unfold_einsum")]
+
+
+@pytest.mark.parametrize("stage", CHECKED, ids=lambda stage: stage.name)
+def test_the_check_of_every_stage_runs_and_calls_it_right(stage):
+    """Of one problem of those that are tried: what it reads differs between stages."""
+    tried_on = launches.planned(stage, stage.prepare)[2:3]
+    model = stage.adapted(tried_on[0].problem)
+    found = checker.attempts(stage, stage.prepare, 0, model, tried=tried_on)
+    for answer, findings, _ in found:
+        assert answer.ok, answer.failed
+        assert not findings
+
+
 @pytest.mark.parametrize("name", ["m03", "m08"])
 def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_path, name):
     """Within one warp both do the same, so the tiny tiles alone do not show it."""
@@ -132,6 +146,8 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (outcome.ADDED, "h03", "residual, m_t, n_t + i * 64)", "residual, m_t, n_t)"),
         (launches.CHUNKS, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS - 2:"),
         (launches.STAYING, "h03", "my_turn ^ uint32(1)", "my_turn ^ uint32(0)"),
+        (launches.STAYING, "h06", "int64(place) * FROM + piece", "int64(piece) * FROM + place"),
+        (launches.BROKEN_PIECE, "h09", "2 * EIGHT > NUMBERS", "2 * EIGHT > NUMBERS + 1"),
         (
             launches.STAYING_TOO,
             "h04",

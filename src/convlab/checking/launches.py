@@ -74,6 +74,7 @@ PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
 # Problems for some stages only.
 FULL, CHUNKS = "whole tiles", "more channels than a slice"
 STAYING, STAYING_TOO = "one block for all tiles", "two blocks for all tiles"
+BROKEN_PIECE = "an input that ends within 16 bytes"
 FOR_SOME = {
     # For stages with tiles: M_B channels, 128 windows, and 64 terms. Each of the others leaves a
     # remainder, which may hide that the last element of a tile is missing.
@@ -82,9 +83,13 @@ FOR_SOME = {
     # of each place of the filter, of which the second is not full. The whole filter and input rows
     # for all its rows do not fit h04's shared memory.
     CHUNKS: ConvProblem(4, 80, 11, 10, 24, (5, 2), dilation=2),
-    # For kernels whose blocks stay, with one SM or two: a block computes several tiles.
-    STAYING: ConvProblem(4, 5, 9, 12, 61, 3, stride=(2, 1), padding=(1, 2)),
+    # For kernels whose blocks stay, with one SM or two: a block computes several tiles. The first
+    # reads a row of the filter so often that h06 copies it.
+    STAYING: ConvProblem(4, 5, 9, 12, 61, (5, 3), stride=(2, 1), padding=2),
     STAYING_TOO: ConvProblem(4, 3, 9, 12, 16, (2, 3), padding=(1, 0)),
+    # For kernels that load 16 bytes of pixels which begin anywhere. It has 135 numbers, one less
+    # than whole pieces of eight or of four: a load of the last piece leaves the input.
+    BROKEN_PIECE: ConvProblem(1, 3, 5, 9, 3, (3, 2)),
 }
 # For kernels that add a tensor: remainders of windows and of channels, by whole 16-byte accesses
 # and, with 21 channels, one by one.
@@ -286,8 +291,10 @@ class Planned(NamedTuple):
     if_right: bool
 
 
-def _suits(name: str, tile: Tile | None) -> bool:
-    """Return whether the problem of that name is for stages with this tile, or without tiles."""
+def _suits(name: str, stage: Stage, tile: Tile | None) -> bool:
+    """Return whether the problem of that name is for a stage, with this tile or without tiles."""
+    if name == BROKEN_PIECE:
+        return stage.channels_last and stage.channel_multiples == (1, 1)
     if tile is None:
         return name not in (*OWN_TILE, FULL, CHUNKS)
     if name == CHUNKS:
@@ -319,7 +326,7 @@ def planned(stage: Stage, make: Maker, first: tuple[str, ...] = ()) -> list[Plan
         options, tile = OPTIONS.get(name, {}), tile_for(stage, name)
         if not (offers(stage.prepare, options) and offers(make, options)):
             continue
-        if not _suits(name, tile):
+        if not _suits(name, stage, tile):
             continue
         problem = _resized(stage, name, problem, tile)
         large = name == SEVERAL or name in FOR_SOME
