@@ -37,6 +37,7 @@ simulator, which must agree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -204,7 +205,7 @@ def note_product(D: NumberArray, first: int, sums: list[float]) -> None:
 def _check_untouched(name: str, product: _InFlight) -> None:
     """Raise ``RuntimeError`` if a thread has written to sums that are in flight."""
     D, first = product.D, product.first
-    if not all(np.isnan(D[first + i]) for i in range(len(product.sums))):
+    if not all(math.isnan(D[first + i]) for i in range(len(product.sums))):
         raise RuntimeError(f"{name}: D was written to while a product of it was in flight")
 
 

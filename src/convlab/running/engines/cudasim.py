@@ -103,38 +103,57 @@ class _Array:
         self.memory, self.shape, self.dtype = memory, memory.shape, memory.dtype
         self.ndim, self.size = memory.ndim, memory.size
         self._name, self._counts, self._nbytes = name, counts, nbytes
+        self._is_read_only = name in READ_ONLY
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
+    # Every access of every thread runs these two and `_elements`, so they do nothing twice.
+
     def __getitem__(self, index: Index) -> Number:
-        self._access("loads", index)
+        elements, counts = self._elements(index), self._counts
+        if counts is not None:
+            if self._nbytes:
+                counts.global_loads += 1
+                counts.global_bytes += self._nbytes * elements
+            else:
+                counts.shared_loads += 1
         return self.memory[index]
 
     def __setitem__(self, index: Index, value: Number) -> None:
-        if self._name in READ_ONLY:
+        if self._is_read_only:
             raise IndexError(f"the kernel writes to {self._name}[{index}], which is not its output")
-        self._access("stores", index)
+        elements, counts = self._elements(index), self._counts
+        if counts is not None:
+            if self._nbytes:
+                counts.global_stores += 1
+                counts.global_bytes += self._nbytes * elements
+            else:
+                counts.shared_stores += 1
         self.memory[index] = value
 
-    def _access(self, access: str, index: Index) -> None:
-        """Count the access. Raises ``IndexError`` for an index outside the array."""
+    def _elements(self, index: Index) -> int:
+        """Return the number of elements of an access. Raises ``IndexError`` for an index outside
+        the array."""
+        if self.ndim == 1 and not isinstance(index, (tuple, slice)):  # most are
+            if 0 <= index < self.size:
+                return 1
+            raise self._outside(index)
         entries = index if isinstance(index, tuple) else (index,)
         if len(entries) != self.ndim:
             raise IndexError(f"{len(entries)} indices for {self._name} of shape {self.shape}")
         elements = 1
-        for entry, extent in zip(entries, self.shape, strict=True):
+        for entry, extent in zip(entries, self.shape):  # noqa: B905, both have that length
             if isinstance(entry, slice):  # the four lanes of a 128-bit access
                 elements = entry.stop - entry.start
-                inside = 0 <= entry.start <= entry.stop <= extent
-            else:
-                inside = 0 <= entry < extent
-            if not inside:
-                raise IndexError(f"index {index} is outside {self._name} of shape {self.shape}")
-        if self._counts is not None:
-            name = f"{'global' if self._nbytes else 'shared'}_{access}"
-            setattr(self._counts, name, getattr(self._counts, name) + 1)
-            self._counts.global_bytes += self._nbytes * elements
+                if not 0 <= entry.start <= entry.stop <= extent:
+                    raise self._outside(index)
+            elif not 0 <= entry < extent:
+                raise self._outside(index)
+        return elements
+
+    def _outside(self, index: Index) -> IndexError:
+        return IndexError(f"index {index} is outside {self._name} of shape {self.shape}")
 
 
 def _poisoned(shape: DeclaredShape, dtype: npt.DTypeLike) -> np.ndarray:
