@@ -292,6 +292,15 @@ def test_only_for_a_kernel_of_many_iterations_the_stage_s_are_counted(few_proble
     assert answer.endless
 
 
+@pytest.mark.parametrize("name", ["m08", "t02", "h01"])
+def test_a_stage_s_iterations_are_those_of_the_trace_that_counts_its_traffic(name):
+    """So that they are not counted once more for a kernel that is right."""
+    stage = stage_named(name)
+    problem = stage.adapted(convlab.ConvProblem(1, 3, 8, 8, 16, 3, padding=1))
+    found = checker._counts_of_stage(stage, problem, 0)
+    assert found.iterations == checker._iterations(stage, problem, stage.model_tile) > 0
+
+
 def test_without_an_output_no_answer_is_called_right_or_wrong(few_problems, tmp_path):
     out = "pixel = input[i_n, i_c, i_h, i_w]", "pixel = input[i_n, i_c + C_i, i_h, i_w]"
     found = convlab.check(changed(tmp_path, "m01", out), "m01")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -155,7 +156,7 @@ def compared_with(
     stage: Stage, counts: dict[str, int], model: ConvProblem, seed: int
 ) -> tuple[TrafficCount, ...]:
     """The counts of a kernel beside those of the stage on the same problem."""
-    stages = _counts_of_stage(stage, model, seed)
+    stages = _counts_of_stage(stage, model, seed).counts
     return tuple(
         TrafficCount(unit, counts.get(unit, 0), stages.get(unit, 0)) for unit in counts | stages
     )
@@ -358,7 +359,14 @@ def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None) -> int:
 def _counted(
     stage: Stage, make: Maker, problem: ConvProblem, seed: int,
     on_counted: OnCounted = lambda launches: None,
+    loops: Loops | None = None,
 ) -> Attempt:  # fmt: skip
+    """The answer on the problem that is counted, and its counts. ``loops`` count the iterations;
+    without them a kernel may run as many as the stage allows."""
+
+    def own() -> int:
+        return _counts_of_stage(stage, problem, seed).iterations
+
     tile = stage.model_tile or stage.tiny_tile
     program = program_with(stage, make, problem, tile)
     ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
@@ -366,7 +374,7 @@ def _counted(
     arrays = _copies(problem, tensors)
     fault: BaseException | None = None
     try:
-        loops = limited_loops(partial(_iterations, stage, problem, tile))
+        loops = limited_loops(own) if loops is None else loops
         launches = trace_steps(ready, *arrays, loops=loops, branches_together=True)
     except (Exception, SystemExit) as error:
         fault = error
@@ -381,9 +389,18 @@ def _counted(
     return answer, findings, {}
 
 
+class _StageCounts(NamedTuple):
+    """The counts of a stage on one problem, and the iterations of its loops, by all threads."""
+
+    counts: dict[str, int]
+    iterations: int
+
+
 @lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly
-def _counts_of_stage(stage: Stage, problem: ConvProblem, seed: int) -> dict[str, int]:
-    return _counted(stage, stage.prepare, problem, seed)[2]
+def _counts_of_stage(stage: Stage, problem: ConvProblem, seed: int) -> _StageCounts:
+    most = (loops := Loops()).left
+    _, _, counts = _counted(stage, stage.prepare, problem, seed, loops=loops)
+    return _StageCounts(counts, most - loops.left)
 
 
 def _counts_of(*launches: LaunchTrace) -> dict[str, int]:
