@@ -30,7 +30,7 @@ from numba import cuda, float32, int32, int64, uint32
 
 import convlab
 import convlab.device
-from convlab.simulation.compiled import compiled_run, engine_choice, kernels
+from convlab.simulation.compiled import code_cache, compiled_run, engine_choice, kernels
 from convlab.simulation.compiled.kernel_text import KernelText
 from convlab.simulation.compiled.kernels import COMPILER_FAULT
 from convlab.simulation.compiled.refused import NeedsGreenlets
@@ -885,3 +885,16 @@ def test_control_c_ends_a_long_block(ends):
         sender.wait()
         signal.signal(signal.SIGINT, before)
     assert interrupted.value.__notes__ == ["counts was interrupted after 0 blocks"]
+
+
+@pytest.mark.same_in_cudasim
+def test_what_is_kept_on_disk_depends_on_all_files_of_the_simulator(monkeypatch):
+    read: list[Path] = []
+
+    def fingerprint(files, below):
+        read.extend(file.relative_to(below) for file in files)
+        return "all"
+
+    monkeypatch.setattr(code_cache, "fingerprint", fingerprint)
+    assert "\nall\n" in code_cache._toolchain.__wrapped__()
+    assert {Path("compiled/kernels.py"), Path("rules/retries.py")} < {*read}

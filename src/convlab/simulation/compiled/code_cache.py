@@ -1,6 +1,6 @@
 """Machine code of the compiled engine, kept on disk (:mod:`convlab.support.kernel_files`).
 
-It is made of convlab's own files, by Numba and LLVM, for one kind of CPU: all of these are in its
+It is made of the simulator's files, by Numba and LLVM, for one kind of CPU: all of these are in its
 key, and for a kernel its text. What is kept are facts and object files, after a line of JSON with
 each one's symbol, name and size.
 """
@@ -22,7 +22,8 @@ from numba.core import config
 from convlab.support import kernel_files
 from convlab.support.whole_files import fingerprint
 
-HERE = Path(__file__).parent
+# Refusals are kept too, and they depend on the rules and on types as the other engine has them.
+SIMULATION = Path(__file__).parent.parent
 PACKAGES = "numba", "llvmlite", "numpy", "numba-cuda", "numba-cuda-mlir"
 SETTINGS = "OPT", "DEBUGINFO_DEFAULT", "USING_SVML", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE"
 
@@ -55,7 +56,7 @@ def _toolchain() -> str:
     return "\n".join(
         [
             "simulator",
-            fingerprint(sorted(HERE.glob("*.py")), below=HERE),
+            fingerprint(sorted(SIMULATION.rglob("*.py")), below=SIMULATION),
             *map(_version, PACKAGES),
             *(f"{name} {getattr(config, name, None)}" for name in SETTINGS),
             platform.python_version(),

@@ -42,20 +42,22 @@ class UnwrittenArrays:
         self._drop(low)
 
     def copied(self, part: np.ndarray, source: np.ndarray) -> None:
-        """Note that these elements have been copied from ``source``: those that nothing has written
-        there are not written here either."""
+        """Note that these elements have been copied from ``source``: bytes that nothing has written
+        there are not written here either. If the types differ, each element counts as a whole."""
         low, there = byte_bounds(owner_of(part))[0], byte_bounds(owner_of(source))[0]
-        unwritten = None
+        unwritten = np.zeros((*source.shape, 1), bool)
         if there in self._masks and source.size:
-            unwritten = self._bytes_of(source, there).any(axis=-1, keepdims=True)
+            unwritten = self._bytes_of(source, there).copy()  # both may be parts of one array
+            if source.dtype != part.dtype:
+                unwritten = np.logical_or.reduce(unwritten, axis=-1, keepdims=True)
         self.wrote(part)
-        if unwritten is None or not unwritten.any() or not part.size:
+        if not unwritten.any() or not part.size:
             return
         if low not in self._masks:
             self.add(owner_of(part))
             self._masks[low][...] = False
         if source.size == part.size:  # they may differ in axes of length 1
-            unwritten = unwritten.reshape(*part.shape, 1)
+            unwritten = unwritten.reshape(*part.shape, -1)
         self._bytes_of(part, low)[...] |= unwritten
 
     def _bytes_of(self, part: np.ndarray, low: int) -> np.ndarray:

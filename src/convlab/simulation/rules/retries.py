@@ -216,8 +216,10 @@ def _is_computed(nodes: list[ast.AST], call: ast.Call) -> bool:
 def _is_decided(nodes: list[ast.AST], call: ast.Call, by_same_element: bool) -> bool:
     """Return whether the call is an ``exch`` that a test before it decides, and the test depends on
     the result of another atomic of the same element, or of another one: updates such as ``if a[i] >
-    atomic.add(most, 0, 0): atomic.exch(most, 0, a[i])``."""
-    if getattr(call.func, "attr", "") != "exch":
+    atomic.add(most, 0, 0): atomic.exch(most, 0, a[i])``. A flag that is set so loses nothing."""
+    if getattr(call.func, "attr", "") != "exch" or not call.args:
+        return False
+    if not by_same_element and isinstance(call.args[-1], ast.Constant):
         return False
     results = [
         node

@@ -27,8 +27,14 @@ class UnwrittenMemory:
                 self.masks[low], self._first[low] = mask, low + distance
 
     def among(self, accesses: Accesses, some: np.ndarray) -> np.ndarray:
-        """Return which of some accesses are to bytes that nothing has written."""
-        found = [inside[mask[at]] for mask, inside, at in self._inside(accesses, some)]
+        """Return which of some accesses are to a byte that nothing has written."""
+        found = []
+        for mask, inside, at in self._inside(accesses, some):
+            sizes, unwritten = accesses.size[inside], mask[at]
+            for byte in range(1, int(sizes.max(initial=0))):
+                longer = sizes > byte
+                unwritten[longer] |= mask[at[longer] + byte]
+            found.append(inside[unwritten])
         return np.sort(np.concatenate(found)) if found else some[:0]
 
     def write(self, accesses: Accesses, some: np.ndarray) -> None:
