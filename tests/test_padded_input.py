@@ -1,4 +1,4 @@
-"""h09, and h10 in TF32: padded copies of the input and of the filter."""
+"""h08, and h09 in TF32: padded copies of the input and of the filter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convlab import ConvProblem, Stage, Tile
 from convlab.ladder import production_tile, stage_named
 from convlab.ladder.half_precision import h06_window_rows as h06
 from convlab.ladder.half_precision import h07_any_channels as h07
-from convlab.ladder.half_precision import h09_padded_input as h09
+from convlab.ladder.half_precision import h08_padded_input as h08
 from convlab.ladder.stage import MOST_SHARED_BYTES
 from convlab.problems.oracle import CheckResult, random_tensors
 from convlab.problems.workloads import STEMS, UNSEEN_LAYERS
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 not_in_cudasim = pytest.mark.skipif(config.ENABLE_CUDASIM, reason="the same Python, a minute of it")
 
-H09, H10 = stage_named("h09"), stage_named("h10")
+H08, H09 = stage_named("h08"), stage_named("h09")
 Checked = Callable[..., CheckResult]
 TYPES = ("bfloat16", "float32")
 in_both = pytest.mark.parametrize("dtype", TYPES)
@@ -37,7 +37,7 @@ def last(*numbers: object, dtype: str = "bfloat16", **more: object) -> ConvProbl
 
 
 def stage_of(problem: ConvProblem) -> Stage:
-    return H10 if problem.dtype == "float32" else H09
+    return H09 if problem.dtype == "float32" else H08
 
 
 def tile_of(M_B: int, N_B: int, dtype: str = "bfloat16") -> Tile:
@@ -94,7 +94,7 @@ def test_tiles(outputs: int, sizes: tuple[int, int], dtype: str, checked: Checke
 def test_float16(checked: Checked) -> None:
     """The types of 16 bits differ in the product, in rounding, and in how a bias is widened."""
     problem = last(1, 21, 4, 5, 33, 2, dtype="float16")
-    result = checked(problem, H09, random_tensors(problem, 4), tile_of(64, 64))
+    result = checked(problem, H08, random_tensors(problem, 4), tile_of(64, 64))
     assert result.ok, result
 
 
@@ -102,7 +102,7 @@ def test_float16(checked: Checked) -> None:
 def test_the_array_s_last_numbers(count: int, checked: Checked) -> None:
     """The last pieces of 16 bytes end in the array, or do not."""
     problem = last(1, 3, 1, count, 5, 1)
-    result = checked(problem, H09, random_tensors(problem, 8, integers=True))
+    result = checked(problem, H08, random_tensors(problem, 8, integers=True))
     assert result.ok, result
 
 
@@ -176,11 +176,11 @@ def test_an_estimate_chooses_the_padded_channels(
     name: str, dtype: str, pixels: tuple[bool, int]
 ) -> None:
     layer = replace((STEMS | UNSEEN_LAYERS)[name], batch=32, dtype=dtype, channels_last=True)
-    assert h09.pixels_of(layer) == pixels
+    assert h08.pixels_of(layer) == pixels
     if pixels[0]:  # a copy costs more than none would, if the engine could read the input so
-        uncopied = h09.Pixels(False, pixels[1])
-        assert h09.clocks_of(replace(layer, in_channels=pixels[1]), uncopied) < h09.clocks_of(
-            layer, h09.Pixels(*pixels)
+        uncopied = h08.Pixels(False, pixels[1])
+        assert h08.clocks_of(replace(layer, in_channels=pixels[1]), uncopied) < h08.clocks_of(
+            layer, h08.Pixels(*pixels)
         )
 
 
@@ -201,9 +201,9 @@ def test_where_h06_and_h07_take_a_problem_it_is_the_same() -> None:
     problem = last(8, 48, 20, 21, 64, 3)
     for stage, outputs in ((h06, 64), (h07, 65), (h07, 72), (h07, 300)):
         asked = replace(problem, out_channels=outputs)
-        tile = h09.production_tile(asked)
+        tile = h08.production_tile(asked)
         assert tile == stage.production_tile(asked)
-        mine, its = (one.STAGE.prepare(asked, tile).launches[-1] for one in (h09, stage))
+        mine, its = (one.STAGE.prepare(asked, tile).launches[-1] for one in (h08, stage))
         assert (mine.grid, mine.shared_bytes) == (its.grid, its.shared_bytes)
         windows, filter = (launch.arguments[:2] for launch in (mine, its))
         assert windows[0] == filter[0]
@@ -217,7 +217,7 @@ def test_a_block_has_all_odd_channels_and_its_shared_memory_suffices(
     channels: int, dtype: str
 ) -> None:
     problem = last(8, 53, 40, 40, channels, 3, padding=1, dtype=dtype)
-    tile = h09.production_tile(problem)
+    tile = h08.production_tile(problem)
     assert channels <= tile.M_B
     launch = stage_of(problem).prepare(problem, tile).launches[-1]
     depth = h07.depth_of(problem, tile)
@@ -249,7 +249,7 @@ def test_blocks_of_96_channels_where_128_are_not_filled(
         assert production_tile(stage_named("h03"), problem) == tile
 
 
-@pytest.mark.parametrize(("stage", "terms"), [(H09, 64), (H10, 32)])
+@pytest.mark.parametrize(("stage", "terms"), [(H08, 64), (H09, 32)])
 def test_a_tile_of_other_slices_is_refused(stage: Stage, terms: int) -> None:
     problem = last(1, 5, 4, 4, 5, 1, dtype=stage.dtypes[0])
     with pytest.raises(ValueError, match=f"K_B must be {terms}, a row of 128 bytes"):
@@ -259,7 +259,7 @@ def test_a_tile_of_other_slices_is_refused(stage: Stage, terms: int) -> None:
 def test_a_padded_tensor_that_cannot_be_counted_is_refused() -> None:
     says = "in_channels is 9: 2,147,483,648 rows of 16 are too many: a padded tensor must have less"
     with pytest.raises(ValueError, match=says):
-        h09.make_pad("float16", 9, 16, 2**31, 2**31)
+        h08.make_pad("float16", 9, 16, 2**31, 2**31)
 
 
 @pytest.mark.gate
@@ -287,7 +287,7 @@ def test_kernels_do_not_spill_and_copies_are_16_bytes_wide(name: str, dtype: str
 
 
 @pytest.mark.same_in_cudasim
-@pytest.mark.parametrize("stage", [H09, H10], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", [H08, H09], ids=lambda stage: stage.name)
 def test_what_the_copy_engine_cannot_walk_is_refused_before(stage) -> None:
     dtype = stage.dtypes[0]
     far = ConvProblem(1, 5, 40, 40, 7, 3, stride=9, dtype=dtype, channels_last=True)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convlab.ladder import LADDER, Stage, stage_named
-from convlab.ladder.half_precision.h09_padded_input import is_copied
+from convlab.ladder.half_precision.h08_padded_input import is_copied
 from convlab.measuring import gpu_backend
 from convlab.measuring.analysis import TORCH
 from convlab.measuring.baselines import System, unfold_table
@@ -135,12 +135,12 @@ def precision_layers() -> dict[str, ConvProblem]:
 
 
 def _is_measured(stage: Stage, problem: ConvProblem) -> bool:
-    """Return whether a stage takes a problem of 16 bits, and is not another there: h09 is h07 where
+    """Return whether a stage takes a problem of 16 bits, and is not another there: h08 is h07 where
     it does not copy the input, and h07 takes it."""
     if stage.why_not(problem) is not None:
         return False
     is_h07 = stage_named("h07").why_not(problem) is None and not is_copied(problem)
-    return stage.name != "h09_padded_input" or not is_h07
+    return stage.name != "h08_padded_input" or not is_h07
 
 
 def _is_chosen(own: Sequence[str], problem: ConvProblem) -> bool:

@@ -11,7 +11,7 @@ from convlab.ladder import BACKWARD, GROUPED, Stage, short_name, stage_named
 from convlab.ladder.gradients.g02_exchanged_roles import through
 from convlab.ladder.half_precision.h01_panels import TERMS
 from convlab.ladder.half_precision.h06_window_rows import has_rows
-from convlab.ladder.half_precision.h09_padded_input import is_copied
+from convlab.ladder.half_precision.h08_padded_input import is_copied
 from convlab.ladder.stage import RESIDUAL, Capability
 from convlab.ladder.stage_choice import fastest
 from convlab.problems.gradient import Gradient, Problem
@@ -26,19 +26,19 @@ from convlab.support.values import shown
 AUTO_STAGES_GPU = ("m15_split_k", "t06_split_k", "m11_warp_tiling")
 AUTO_STAGE_SIMULATOR = "m01_direct"
 # For 16 bits on a GPU the first that takes a problem: h06 and h07 need input channels in sixteens,
-# h06 also output channels in 32s; h09 takes any number. h04 needs a filter that fits shared memory,
+# h06 also output channels in 32s; h08 takes any number. h04 needs a filter that fits shared memory,
 # h01 whole 16-byte copies.
 AUTO_STAGES_16_BITS = (
     "h06_window_rows",
     "h07_any_channels",
-    "h09_padded_input",
+    "h08_padded_input",
     "h04_stem",
     "h01_panels",
 )
-# Where h09 copies the input: the others cannot read it, or by h09's estimate the copy saves more
+# Where h08 copies the input: the others cannot read it, or by h08's estimate the copy saves more
 # than it costs, as for 48 channels, of which a slice has 64 terms.
 PADDED_16_BITS = (
-    "h09_padded_input",
+    "h08_padded_input",
     "h06_window_rows",
     "h07_any_channels",
     "h04_stem",
@@ -50,24 +50,24 @@ FEW_CHANNELS_16_BITS = (
     "h04_stem",
     "h06_window_rows",
     "h07_any_channels",
-    "h09_padded_input",
+    "h08_padded_input",
     "h01_panels",
 )
-# With fewer channels h09's padded input is several times the input, and most terms of its slices
+# With fewer channels h08's padded input is several times the input, and most terms of its slices
 # are zeros. h04 fills its slices with neighbouring pixels, but stores outputs one by one unless
 # they come in eights. On an H200, 32 images of 56 x 56 pixels, 64 filters of 3 x 3: h04 took 21 us
-# for 31 channels and 28 for 40, h09 33 and 44. With 43, 53 or 101 filters h09 was faster by a
+# for 31 channels and 28 for 40, h08 33 and 44. With 43, 53 or 101 filters h08 was faster by a
 # fifth to two fifths.
 LEAST_PADDED_16_BITS = 16
 LEAST_PADDED_FOR_EIGHTS = 48
-# In TF32 and channels last on a GPU. Where h05 takes a problem, h10 only adds rows of windows. t07
+# In TF32 and channels last on a GPU. Where h05 takes a problem, h09 only adds rows of windows. t07
 # gathers windows number by number, from a copy with the channels first.
-AUTO_STAGES_TF32 = ("h05_tf32_panels", "h10_tf32_channels", "t07_tf32")
-PADDED_TF32 = ("h10_tf32_channels", "h05_tf32_panels", "t07_tf32")  # where it copies, as h09
+AUTO_STAGES_TF32 = ("h05_tf32_panels", "h09_tf32_channels", "t07_tf32")
+PADDED_TF32 = ("h09_tf32_channels", "h05_tf32_panels", "t07_tf32")  # where it copies, as h08
 # With fewer channels the padded input is over twice the input, and a slice of 32 terms has at most
 # seven that are not zeros: t07 goes first. On the same layer with 8 channels t07 took 27 us and h05
-# 36, but t07 needs the channels first; with 24 channels it took 54 and h10 34.
-FEW_CHANNELS_TF32 = ("t07_tf32", "h05_tf32_panels", "h10_tf32_channels")
+# 36, but t07 needs the channels first; with 24 channels it took 54 and h09 34.
+FEW_CHANNELS_TF32 = ("t07_tf32", "h05_tf32_panels", "h09_tf32_channels")
 LEAST_PADDED_TF32 = 8
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
 PRECISIONS = ("float32", "tf32")

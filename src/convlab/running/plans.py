@@ -291,7 +291,7 @@ def plan(
     m15, m11 on a GPU of compute capability below 8.0, and on a GPU of compute capability 9.0 the
     faster of t06 and m15 by their models (``ladder/stage_choice.py``). For numbers of 16 bits, and
     with ``precision="tf32"``, which multiplies float32 numbers in TF32 (t07 rounds them, h05 and
-    h10 cut them), it is ``chosen_stages.reduced_stage``'s; ``precision="float32"`` and None keep
+    h09 cut them), it is ``chosen_stages.reduced_stage``'s; ``precision="float32"`` and None keep
     float32's accuracy. For a :class:`~convlab.problems.gradient.Gradient`, the stage is "g01",
     "g02", "g03", or a stage of the ladder, through which g02 computes; "auto" is g01 on a
     simulator, and on a GPU g03 where it runs, else g02. ``tile=None`` is the stage's tiny tile on a

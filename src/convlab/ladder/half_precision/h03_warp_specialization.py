@@ -326,7 +326,7 @@ def estimated_clocks(
     problem: ConvProblem, tile: Tile, sm_count: int = H100_SMS, slowdown: float = 1.0
 ) -> float:
     """Estimate the time of a problem in clocks, on a GPU of that many SMs. The copy engine takes
-    ``slowdown`` times as long as for whole slices (h09).
+    ``slowdown`` times as long as for whole slices (h08).
 
     A slice takes as long as the copy engine needs to fill it, or the tensor cores to multiply it,
     whichever takes longer. A tile takes the longer of its slices and its stores, because the other

@@ -106,7 +106,7 @@ def pads_filter(computed: ConvProblem, tile: Tile, sm_count: int) -> bool:
 
 def pad(computed: ConvProblem) -> Launch:
     """Return the launch that copies the filter, 16 bytes a thread, and appends zeros to each place:
-    ``weight`` of [C_o, H_f, W_f, C_i] to ``padded_filter`` of [C_o, H_f, W_f, whole lines]. h09's
+    ``weight`` of [C_o, H_f, W_f, C_i] to ``padded_filter`` of [C_o, H_f, W_f, whole lines]. h08's
     ``make_pad`` does so for any number of channels."""
     FROM, TO = computed.C_i // EIGHT, place_in_lines(computed) // EIGHT  # pieces of a place
     TOTAL = computed.M * computed.H_f * computed.W_f * TO

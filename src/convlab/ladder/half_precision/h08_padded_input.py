@@ -1,4 +1,4 @@
-"""h09: any number of input channels. A kernel pads the pixels, and the copy engine does the rest.
+"""h08: any number of input channels. A kernel pads the pixels, and the copy engine does the rest.
 
 Source: ours, beyond the paper; cuDNN's ``nhwcAddPaddingKernel`` does the same. The copy engine
 fetches pixels that begin at multiples of 16 bytes, and one ``wgmma`` multiplies 16 terms of 16
@@ -27,7 +27,7 @@ pay: of 16 padded channels 13 are zeros, so the input grows five times, and a sl
   only the filter is padded, which is small, unless whole slices save more than a copy costs.
 
 The rest is h07. What stands here is for any :mod:`convlab.ladder.half_precision.panel_format`,
-because h10 does the same in TF32.
+because h09 does the same in TF32.
 
 The difference to h07 is long (over 150 lines), because h07's program is not repeated here.
 """
