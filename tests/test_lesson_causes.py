@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 from dataclasses import replace
 
@@ -12,10 +13,12 @@ from lesson_kernels import kernel_of, ones, told_of
 from numba.cuda.core import config
 
 from convlab import ConvProblem, lessons, trace_stage
+from convlab.checking import checker, launches
 from convlab.checking.common_causes import features, numbers_in
 from convlab.checking.outcome import Answer
 from convlab.ladder import Tile, stage_named
-from convlab.lessons import compiling, feedback, kernel_checks, stage_checks
+from convlab.ladder.layouts.im2win_layout import group_size, window_columns
+from convlab.lessons import compiling, feedback, kernel_checks, kernel_text, stage_checks
 from convlab.lessons.traffic_hints import most_of, times_again
 from convlab.tracing import trace
 from convlab.tracing.branched_stores import branched_lines, branches_of, exclude
@@ -298,3 +301,145 @@ def test_a_result_in_other_units_is_asked_about():
     assert "Number 2 of the result is 1,000 times too large" in found.mistakes[0].advice
     found = lessons.check_function(lambda ms: (ms + 1, 3 / ms), wanted, [(2.0,)])
     assert found.mistakes[0].advice == ""
+
+
+# Exchanged names
+
+
+SWAPPED = """    column, row = cuda.grid(2)
+    if {guard}:
+        x = a[{read}]
+        out[{store}] = x
+"""
+
+
+def table():
+    return np.arange(35, dtype=np.float32).reshape(5, 7)
+
+
+@pytest.mark.parametrize(
+    ("guard", "read", "store", "said"),
+    [
+        ("row < 5 and column < 7", "row, column", "column, row", "Are column and row in the right"),
+        ("column < 5 and row < 7", "row, column", "row, column", "Are column and row in the right"),
+    ],
+    ids=["store", "guard"],
+)
+def test_an_exchange_that_leads_outside_is_told(tmp_path, guard, read, store, said):
+    kernel = kernel_of(tmp_path, SWAPPED.format(guard=guard, read=read, store=store))
+    found = told_of(kernel, on=[lessons.On((1, 1), (8, 8), (table(),))])
+    assert "out of bounds" in found.reasons
+    assert said in str(found)
+
+
+def test_either_of_two_lines_may_be_exchanged(tmp_path):
+    body = """    s = cuda.shared.array((8, 8), float32)
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    s[y, x] = a[y, x]
+    cuda.syncthreads()
+    out[y, x] = s[x, y]
+"""
+    square = np.arange(64, dtype=np.float32).reshape(8, 8)
+    found = told_of(kernel_of(tmp_path, body), on=[lessons.On((1, 1), (8, 8), (square,))])
+    (mistake,) = found.mistakes
+    assert len(mistake.lines) == 2
+    assert "in line" in mistake.advice
+    assert "Exchanged in one of these lines" in mistake.advice
+
+
+def test_names_exchanged_in_a_layout_are_told():
+    folder = "from numba import cuda, float32\n"
+    source = f"""{folder}
+from convlab.ladder.layouts.im2win_layout import group_size, window_columns
+def make_transform(p):
+    N_i, C_i, H_i, W_i = p.input_shape
+    H_f, H_o, W_w, G = p.H_f, p.H_o, window_columns(p), group_size(p)
+    s_h, p_h, p_w, d_h = p.s_h, p.p_h, p.p_w, p.d_h
+    NUMBERS = N_i * H_o * W_w * G
+    @cuda.jit
+    def transform(input, windows):
+        e = cuda.grid(1)
+        if e < NUMBERS:
+            column, row, place = e // (G * W_w), e // G % W_w, e % G
+            i_n, o_h = row // H_o, row % H_o
+            f_h, i_c = place // C_i, place % C_i
+            i_h = o_h * s_h + f_h * d_h - p_h
+            i_w = column - p_w
+            value = float32(0)
+            if f_h < H_f and 0 <= i_h < H_i and 0 <= i_w < W_i:
+                value = input[i_n, i_c, i_h, i_w]
+            windows[e] = value
+    return transform
+"""
+    names = {}
+    file = "<a layout with row and column exchanged>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), names)
+    found = lessons.check_layout(names["make_transform"], windows_of, "input")
+    assert "Are column and row in the right order" in str(found)
+
+
+def windows_of(input, p):
+    """The im2win tensor with channels innermost."""
+    G, W_w = group_size(p), window_columns(p)
+    padded = np.pad(input, ((0, 0), (0, 0), *p.padding))
+    tensor = np.zeros((p.N_i, p.H_o, W_w, G), np.float32)
+    for o_h in range(p.H_o):
+        for f_h in range(p.H_f):
+            row = padded[:, :, o_h * p.s_h + f_h * p.d_h, :W_w]
+            tensor[:, o_h, :, f_h * p.C_i : (f_h + 1) * p.C_i] = row.transpose(0, 2, 1)
+    return tensor
+
+
+# Arithmetic in 64 bits
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        ("    value = 0\n    if a[0] > 1:\n        value = a[0]\n    out[0] = value\n", [6]),
+        ("    v = 0, 0.0\n    if a[0] > 1:\n        v = a[0], a[1]\n    out[0] = v[0]\n", [6]),
+        ("    out[0] = a[0] if a[1] > 1 else 0\n", [6]),
+        (
+            "    total = 0.0\n    for k in range(4):\n        total += a[k]\n    out[0] = total\n",
+            [6],
+        ),
+        ("    half = 64\n    while half:\n        half //= 2\n    out[0] = a[half]\n", []),
+        ("    row = 0\n    for k in range(4):\n        row = 4 - row\n    out[row] = a[0]\n", []),
+    ],
+)
+def test_plain_numbers_in_the_place_of_an_arrays_are_found(tmp_path, body, lines):
+    assert kernel_text.plain_zeros(kernel_of(tmp_path, body).py_func) == lines
+
+
+# Checks that would take long
+
+
+def test_large_problems_are_left_out_if_counts_are_far_too_high(monkeypatch):
+    stage = stage_named("m03")
+    tried = [
+        one._replace(if_right=one.name == "several images")
+        for one in launches.planned(stage, stage.prepare)
+        if one.name in ("a single pixel", "several images")
+    ]
+    seen = []
+
+    def names(too_many):
+        trying = checker.attempts(
+            stage, stage.prepare, 0, stage_checks.MODEL, tried=tried,
+            too_many=lambda counts: seen.append(counts) or too_many,
+        )  # fmt: skip
+        return [answer.name for answer, *_ in trying]
+
+    assert names(too_many=True) == ["a single pixel", checker.COUNTED]
+    assert names(too_many=False) == ["a single pixel", checker.COUNTED, "several images"]
+    assert seen[0]["requests to global memory"] > 0
+
+
+def test_counts_are_far_too_high_above_three_times_what_is_allowed():
+    stage = stage_named("m03")
+    counts = checker._counts_of_stage(stage, stage.adapted(stage_checks.MODEL), 0)
+    more = {unit: 4 * number for unit, number in counts.items()}
+    assert not stage_checks._far_too_many(stage, 1.25, 0, counts)
+    assert stage_checks._far_too_many(stage, 1.25, 0, more)
+    assert not stage_checks._far_too_many(stage, 4, 0, more)

@@ -251,11 +251,12 @@ ANSWERS = {
         right("A's tile transposed", ("tile_A[y, x] =", "tile_A[x, y] ="), ("tile_A[y, k]", "tile_A[k, y]")),
         right("steps counted", ("for k0 in range(0, A.shape[1], T):", "for step in range((A.shape[1] + T - 1) // T):\n        k0 = step * T")),
         right("a sum for each step", ("        for k in range(T):\n            total += tile_A[y, k] * tile_B[k, x]\n", "        part = float32(0)\n        for k in range(T):\n            part += tile_A[y, k] * tile_B[k, x]\n        total += part\n")),
-        wrong("A stored transposed", "answer", ("tile_A[y, x] =", "tile_A[x, y] ="), told="Are x and y in the right order in this line?"),
+        wrong("A stored transposed", "answer", ("tile_A[y, x] =", "tile_A[x, y] ="), told="Are x and y in the right order in line"),
         wrong("the row of the thread for the column of A", "answer", ("load_2d(A, m, k0 + x)", "load_2d(A, m, k0 + y)"), told="Is y the right name everywhere in this line?"),
         wrong("row and column of B exchanged", "answer", ("load_2d(B, k0 + y, n)", "load_2d(B, n, k0 + y)"), told="Are n and k0 + y in the right order"),
         wrong("column and row of the grid exchanged", "answer", ("n, m = cuda.grid(2)", "m, n = cuda.grid(2)"), told="Are m and n in the right order"),
         right("two terms in each turn", ("        for k in range(T):\n            total += tile_A[y, k] * tile_B[k, x]\n", "        for k in range(0, T, 2):\n            total += tile_A[y, k] * tile_B[k, x] + tile_A[y, k + 1] * tile_B[k + 1, x]\n")),
         right("a store to the tile in each branch", ("        tile_A[y, x] = load_2d(A, m, k0 + x)\n", "        if m < A.shape[0] and k0 + x < A.shape[1]:\n            tile_A[y, x] = A[m, k0 + x]\n        else:\n            tile_A[y, x] = float32(0)\n")),
+        wrong("the second tile read transposed", "answer", ("tile_B[k, x]", "tile_B[x, k]"), line="tile_B[x, k]", told="Exchanged in one of these lines"),
     ],
 }

@@ -33,6 +33,9 @@ ANSWERS = {
         right("one loop over the filter", (LOOPS, "            for k in range(H_f * W_f):\n                f_h, f_w = k // W_f, k % W_f\n                if True:\n")),
         right("columns before rows", (LOOPS, "            for f_w in range(W_f):\n                for f_h in range(H_f):\n")),
         right("added backwards, channel after channel", ("for o_c in range(C_o):", "for o_c in range(C_o - 1, -1, -1):"), (PLACE, "o_w + W_o * (o_h + H_o * (o_c + C_o * i_n))")),
+        wrong("the input channel's place", "out of bounds", (PLACE, "((i_n * C_o + i_c) * H_o + o_h) * W_o + o_w"), line="+ i_c)", told="Is i_c the right name"),
+        wrong("as many outputs as input channels", "out of bounds", ("for o_c in range(C_o):", "for o_c in range(C_i):"), line="range(C_i)", told="Is C_i the right name"),
+        right("parts that are zero are not added", (ATOMIC, "if partial != 0:\n                cuda.atomic.add(output, ((i_n * C_o + o_c) * H_o + o_h) * W_o + o_w, partial)")),
     ],
     "lanes": [
         given("counts"),

@@ -76,6 +76,12 @@ ANSWERS = {
         wrong("every thread fetches its numbers twice", "counts", (KEPT, KEPT + "\n            if row < M and k < K:\n                S_F[e // K_B, e % K_B] = (value + weight[row * K + k]) / 2"), told="reads the same number of weight twice"),
         right("a store in each branch", (LOAD, LOAD.replace("            value = float32(0)\n", "").replace("                value = weight[row * K + k]\n            S_F[e // K_B, e % K_B] = value\n", "                S_F[e // K_B, e % K_B] = weight[row * K + k]\n            else:\n                S_F[e // K_B, e % K_B] = float32(0)\n"))),
         right("turns counted", ("for e in range(t, M_B * K_B, THREADS):  # load", "for turn in range((M_B * K_B + THREADS - 1) // THREADS):\n            e = turn * THREADS + t\n            if e >= M_B * K_B:\n                break")),
+        wrong("one number for each thread", "uninitialised", ("for e in range(t, M_B * K_B, THREADS):  # load", "e = t\n        if e < M_B * K_B:"), line="S_F[e // K_B", told="a thread must store more of them, in a loop"),
+        wrong("only the first row", "uninitialised", ("range(t, M_B * K_B, THREADS)", "range(t, K_B, THREADS)"), told="No thread stores to rows 1 to 3 of S_F"),
+        wrong("the slice's first term forgotten", "answer", ("k0 + e % K_B", "e % K_B"), told="Each slice has the filter's numbers of the first one"),
+        wrong("rows of the slice's length", "answer", ("weight[row * K + k]", "weight[row * K_B + k]"), line="row * K_B", told="Is K_B the right name"),
+        wrong("every thread from the first number on", "counts", ("range(t, M_B * K_B, THREADS)", "range(0, M_B * K_B)"), told="Several threads store the same element of S_F"),
+        right("a loop with while", ("        for e in range(t, M_B * K_B, THREADS):  # load\n            row, k = m0 + e // K_B, k0 + e % K_B\n            value = float32(0)\n            if row < M and k < K:\n                value = weight[row * K + k]\n            S_F[e // K_B, e % K_B] = value\n", "        e = t\n        while e < M_B * K_B:\n            r, c = divmod(e, K_B)\n            inside = m0 + r < M and k0 + c < K\n            S_F[r, c] = weight[(m0 + r) * K + k0 + c] if inside else float32(0)\n            e += THREADS\n")),
     ],
     "slices": [
         wrong("no barrier before computing", "shared race", (FIRST, ""), line=COMPUTE),
@@ -106,6 +112,9 @@ ANSWERS = {
         right("a sum for each slice", ("            for k in range(K_B):  # compute\n", "            part = float32(0)\n            for k in range(K_B):\n"), (COMPUTE, "part += S_F[ty, k] * S_I[k, tx]\n            total += part")),
         right("no further than the last term", ("range(K_B):", "range(min(K_B, K - k0)):")),
         right("the sum by itself", ("total += S_F[ty, k] * S_I[k, tx]", "total = total + S_I[k, tx] * S_F[ty, k]")),
+        wrong("the sum cleared for each slice", "answer", ("            load_filter(weight", "            total = float32(0)\n            load_filter(weight"), told="The sums have the terms of the last slice only"),
+        wrong("row and column of the thread exchanged", "out of bounds", ("S_F[ty, k] * S_I[k, tx]", "S_F[tx, k] * S_I[k, ty]"), told="Are tx and ty in the right places in this line?"),
+        wrong("all terms in each slice", "out of bounds", ("for k in range(K_B)", "for k in range(K)"), line="range(K)", told="Is K the right name"),
     ],
     "banks": [
         given("counts"),

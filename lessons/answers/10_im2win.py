@@ -62,6 +62,9 @@ ANSWERS = {
         wrong("ones around the image", "answer", ("            value = float32(0)\n            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                value = input[i_n, i_c, i_h, i_w]\n            windows[i_n, i_c, o_h, column * H_f + f_h] = value", "            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, i_h, i_w]\n            else:\n                windows[i_n, i_c, o_h, column * H_f + f_h] = float32(1)")),
         right("a store in each branch", ("            value = float32(0)\n            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                value = input[i_n, i_c, i_h, i_w]\n            windows[i_n, i_c, o_h, column * H_f + f_h] = value", "            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, i_h, i_w]\n            else:\n                windows[i_n, i_c, o_h, column * H_f + f_h] = float32(0)")),
         right("a return after the pixel", ("            value = float32(0)\n            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                value = input[i_n, i_c, i_h, i_w]\n            windows[i_n, i_c, o_h, column * H_f + f_h] = value", "            if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                windows[i_n, i_c, o_h, column * H_f + f_h] = input[i_n, i_c, i_h, i_w]\n                return\n            windows[i_n, i_c, o_h, column * H_f + f_h] = float32(0)")),
+        wrong("an index too few", "missing index", ("windows[i_n, i_c, o_h, column * H_f + f_h] = value", "windows[i_n, i_c, o_h] = value"), told="windows has four dimensions"),
+        wrong("the rows' padding for the columns", "answer", ("d_h - p_h", "d_h - p_w"), line="d_h - p_w", told="Is p_w the right name"),
+        wrong("the output's height for the border", "answer", ("0 <= i_h < H_i", "0 <= i_h < H_o"), line="i_h < H_o", told="Is H_o the right name"),
     ],
     "terms": [
         wrong("row after row, as in the image", "answer", ("f_w = k % (H_f * W_f) // H_f", "f_w = k % W_f"), ("f_h = k % H_f", "f_h = k % (H_f * W_f) // W_f"), (PIXEL, PIXEL.replace("(o_w * s_w + f_w * d_w) * H_f + f_h", "o_w * s_w * H_f + f_h * W_f + f_w"))),
@@ -88,6 +91,8 @@ ANSWERS = {
         right("what is left, step by step", (TERMS, "            i_c, rest = k // (H_f * W_f), k % (H_f * W_f)\n            f_w = rest // H_f\n            f_h = rest - f_w * H_f\n")),
         right("with divmod", (TERMS, "            i_c, rest = divmod(k, H_f * W_f)\n            f_w, f_h = divmod(rest, H_f)\n")),
         right("the window's first place outside the loop", ("        total = float32(0)\n", "        first = o_w * s_w * H_f\n        total = float32(0)\n"), ("(o_w * s_w + f_w * d_w) * H_f + f_h", "first + f_w * d_w * H_f + f_h")),
+        wrong("row and column named exchanged", "out of bounds", ("f_w = k % (H_f * W_f) // H_f", "f_h = k % (H_f * W_f) // H_f"), ("f_h = k % H_f", "f_w = k % H_f"), told="Has each of f_h and f_w the value of the other?"),
+        wrong("columns as wide as the filter", "out of bounds", ("* H_f + f_h]", "* W_f + f_h]"), line="* W_f + f_h", told="Is W_f the right name"),
     ],
     "rows": [
         given("counts"),

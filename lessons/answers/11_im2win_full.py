@@ -64,6 +64,21 @@ PLACE = "at = (n // (H_o * W_o) * M + m) * (H_o * W_o) + n % (H_o * W_o)"
 FOUR_ROWS = """                S_I[k, column], S_I[k + 1, column] = four[0], four[1]
                 S_I[k + 2, column], S_I[k + 3, column] = four[2], four[3]
 """
+LOAD_WINDOWS = f"""            for e in range(t, N_B * K_4, THREADS):
+                k, column = e % K_4 * FLOAT4, e // K_4
+                n = min(n0 + column, N - 1)
+                four = (float32(0), float32(0), float32(0), float32(0))
+                if k0 + k < K_W:
+                    {GROUP}
+                    {FROM_WINDOWS}
+{FOUR_ROWS}"""
+FROM_GLOBAL = f"""                for j in range(N_T):
+                    n = min(n0 + tx + j * COLUMNS, N - 1)
+                    R_I[j] = float32(0)
+                    if k0 + k < K_W:
+                        {GROUP}
+                        R_I[j] = windows[group * G + (k0 + k) % G]
+"""
 
 ANSWERS = {
     "transform": [
@@ -246,5 +261,12 @@ ANSWERS = {
         wrong("operands not in registers", "counts", (TERMS, WITHOUT_REGISTERS), told="keep it in a variable or a local array, that is in a register"),
         right("one operand in a variable", (TERMS, TERMS.replace("                for i in range(M_T):\n                    R_F[i] = S_F[k, ty + i * ROWS]\n", "").replace("                for i in range(M_T):\n                    for j", "                for i in range(M_T):\n                    mine = S_F[k, ty + i * ROWS]\n                    for j").replace("R_F[i] *", "mine *"))),
         right("the products column by column", (TERMS, TERMS.replace("                for i in range(M_T):\n                    for j in range(N_T):\n                        R_O", "                for j in range(N_T):\n                    for i in range(M_T):\n                        R_O"))),
+        wrong("windows read from global memory for each product", "counts", (LOAD_WINDOWS, ""), ("                for j in range(N_T):\n                    R_I[j] = S_I[k, tx + j * COLUMNS]\n", FROM_GLOBAL), told="threads of a block read the same number of windows"),
+        wrong("the windows' slice transposed", "counts", ("(K_B, M_B), (K_B, N_B)", "(K_B, M_B), (N_B, K_B)"), (FOUR_ROWS, "                for c in range(FLOAT4):\n                    S_I[column, k + c] = four[c]\n"), ("S_I[k, tx + j * COLUMNS]", "S_I[tx + j * COLUMNS, k]"), told="Lanes that access different numbers in one bank take turns"),
+        wrong("a window for each K_B float4s", "uninitialised", ("k, column = e % K_4 * FLOAT4, e // K_4", "k, column = e % K_4 * FLOAT4, e // K_B"), told="No thread stores to columns 2 to 7 of S_I"),
+        wrong("row and channel of the filter exchanged", "out of bounds", ("weight[o_c, i_c, f_h, f_w]", "weight[o_c, f_h, i_c, f_w]"), told="Are f_h and i_c in the right order"),
+        wrong("one index for a slice of two dimensions", "broken", ("store4(S_F, (k, row), ", "store4(S_F, k * M_B + row, "), told="a pair, such as (row, column)"),
+        wrong("a step of ROWS threads", "counts", ("for e in range(t, K_B * M_4, THREADS):", "for e in range(t, K_B * M_4, ROWS):"), told="Several threads store the same element of S_F"),
+        right("zeros of 64 bits, which is noted", ("four = (float32(0), float32(0), float32(0), float32(0))", "four = 0, 0, 0, 0")),
     ],
 }

@@ -124,7 +124,8 @@ check_layout(make_transform, windows_in_numpy, "input")
 
 # %% [markdown]
 """
-The check numbers the pixels 1, 2, 3, ..., so in "the kernel wrote 7, wanted is 9" the 7 and the 9 are pixels. m11's own
+The check numbers the pixels 1, 2, 3, ..., so in "the kernel wrote 7, wanted is 9" the 7 and the 9 are pixels. (In the
+next exercise it numbers the weights in the same way.) m11's own
 transform writes the same tensor faster, through shared memory:
 [im2win_layout.py](../src/convlab/ladder/layouts/im2win_layout.py).
 
@@ -301,10 +302,7 @@ which is float4 number `e % K_4` of its window. So the number of its first term 
 `term = slice_ * K_B + e % K_4 * FLOAT4`. A window's terms are contiguous, so this term lies at `first_I[f] + term`. (With a
 dilation `d_w` of the width the columns of a window are `d_w` groups apart, so add `term // G * G * (d_w - 1)`. Without
 dilation this is zero, and the compiler removes it.)
-"""
 
-# %% [markdown]
-"""
 `load4(windows, index)` returns the four numbers from `index` on. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`,
 which are registers of this thread. The loop for the filter is given and works in the same way.
 
@@ -315,7 +313,8 @@ which are registers of this thread. The loop for the filter is given and works i
 | `K_EVEN` | a constant, true if no slice goes past the last term |
 | `I_EVEN` | a constant, true if every thread has a float4 for every `f` |
 
-The last two save comparisons where the answer is known. You need not use them.
+The last two save comparisons where the answer is known. You need not use them. (`forceinline` asks the compiler to copy
+the function into the kernel that calls it; this changes no result.)
 """
 
 # %% [markdown]
@@ -352,7 +351,7 @@ check(part_of("m11", fetch=make_fetch), "m11")
 
 # %% [markdown]
 """
-## Your turn: store scalars
+## Your turn: store single numbers (scalars)
 
 In shared memory the slice must lie as `read` expects it: a row for each term, so that neighbouring
 threads find neighbouring windows. So a float4 with four terms of *one* window goes to four rows, one number each.
@@ -392,6 +391,11 @@ stage_part(
         "each of my float4s: its four numbers into four rows of S_I",
         first="for f in range(I_FLOAT4S):  # four terms",
         last="S_I[(row0 + e % K_4 * FLOAT4 + c) * PITCH + e // K_4] = fetched_I[f, c]",
+    ),
+    replaced=(
+        ("\nPADDING = 4  # makes a row of the input slice an odd number of float4s, which stay aligned\n", ""),
+        ("import blocks_for\n", "import blocks_for\nfrom convlab.lessons.hunted import row_pitch\n"),
+        ("PITCH = N_B + PADDING", "PITCH = row_pitch(tile)"),
     ),
 )
 
@@ -512,10 +516,7 @@ buffer for each slice and two barriers. Three functions return a kernel each:
 | `make_transform(problem)` | `transform(input, windows)` | a thread for each number of the tensor, `cuda.grid(1)` |
 | `make_packing(problem, tile)` | `packing(weight, packed)` | a thread for each number of the packed filter |
 | `make_kernel(problem, tile)` | `im2win(windows, packed, bias, output)` | blocks of `tile.threads` threads; `blockIdx.x` counts tiles of windows, `blockIdx.y` tiles of output channels |
-"""
 
-# %% [markdown]
-"""
 `windows`, `packed` and `output` have one dimension:
 
 | array | where is what |
@@ -542,7 +543,8 @@ Sizes that a kernel uses are constants, which `make_kernel` computes before the 
 In the kernel the block's tile begins at channel `m0 = cuda.blockIdx.y * M_B` and window `n0 = cuda.blockIdx.x * N_B`.
 Thread `t` is in row `ty = t // COLUMNS`, column `tx = t % COLUMNS` of the block's threads. A shared array that float4s are
 loaded from or stored to needs `alignment=BYTES_16`, as in `cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)`: it
-then begins at a multiple of 16 bytes. `F_SLICE` is the tuple `(K_B, M_B)`, made outside of the kernel.
+then begins at a multiple of 16 bytes. `F_SLICE` is the tuple `(K_B, M_B)`, made outside of the kernel. (m11's `S_F` and `S_I`
+have one dimension. Two, as in lesson 05, are plainer: `S_F[k, row]` and `S_I[k, column]`.)
 """
 
 # %% [markdown]
@@ -555,7 +557,7 @@ then begins at a multiple of 16 bytes. `F_SLICE` is the tuple `(K_B, M_B)`, made
   tile. A row of the tile is an output channel, from `m0` on; a column is a window, from `n0` on.
 - **Sums and operands in registers.** **Operands** are the numbers that are multiplied. For each term `k` of a slice a
   thread copies `M_T` of them from `S_F` and `N_T` from `S_I` to local arrays, and then multiplies each of the first by each
-  of the second: `M_T + N_T` reads for `M_T * N_T` products. Without the copies every product needs two reads, and the check
+  of the second, which is an **outer product**: `M_T + N_T` reads for `M_T * N_T` products. Without the copies every product needs two reads, and the check
   rejects that.
 - **float4s.** `load4(array, place)` returns four numbers, `store4(array, place, four)` stores them. With two dimensions the
   place is a pair, `(row, column)`: the four are in this row, from this column on. The first one must lie at a multiple of
@@ -568,7 +570,7 @@ The check tries each layout first, then all together on the problems on which m1
 alone: `check_layout(make_transform, windows_in_numpy, "input")`, `check_layout(make_packing, packed_in_numpy, "weight")`.
 The memory traffic may be four times that of m11. A kernel with a thread for each output makes far more requests than that:
 use tiles in shared memory, with sums *and* operands in registers. The kernel must load `windows` and `packed` as float4s;
-the check counts its scalar loads of both.
+the check counts its loads of a single number (**scalar** loads) of both.
 """
 
 # %% [markdown]
@@ -653,8 +655,8 @@ idea, by four changes.
   nothing where it is always true.
 - **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without this call the
   compiler moves the loads of the next slice behind most multiplications of this slice. Here this
-  hardly matters, because an SM has other resident blocks to run. With a single image an SM may have
-  no other block, and then this one line saves a fifth to a quarter of the time on layers with long
+  hardly matters, because an SM has other blocks to run at the same time (its **resident** blocks). With a single
+  image an SM may have no other block, and then this one line saves a fifth to a quarter of the time on layers with long
   sums ([measured](../docs/notes/fast.md)).
 
 Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first two.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,7 @@ def check(
     on_problem: OnProblem = lambda name, number, count: None,
     first_findings: bool = False,
     model: ConvProblem | None = None,
+    too_many: TooMany = lambda counts: False,
     dtype: str | None = None,
 ) -> Check:
     """Check a kernel against the contract of a stage, on the strict simulator.
@@ -79,8 +81,9 @@ def check(
     numbers. ``on_step`` is called after each problem, and ``on_problem`` before it, with its name,
     its number from 1 and the count of all. With ``first_findings`` the problems after the first one
     with findings run without the simulator's checks, which takes a tenth of the time. ``model`` is
-    the problem for the counts, by default the small Conv9. ``dtype`` is the type of the numbers,
-    one that the stage takes, by default the first; the layout is the stage's.
+    the problem for the counts, by default the small Conv9. If ``too_many`` returns True for a
+    kernel's counts, the larger problems, which would take long, are left out. ``dtype`` is the type
+    of the numbers, one that the stage takes, by default the first; the layout is the stage's.
 
     Raises ``ValueError`` for an unknown stage, or if there is no kernel to check, ``TypeError`` for
     an argument of another kind.
@@ -88,7 +91,8 @@ def check(
     integer("seed", seed, at_least=0)
     if model is not None and not isinstance(model, ConvProblem):
         raise TypeError(f"model is {shown(model)}: it must be a ConvProblem or None")
-    for name, called in (("on_step", on_step), ("on_problem", on_problem)):
+    functions = {"on_step": on_step, "on_problem": on_problem, "too_many": too_many}
+    for name, called in functions.items():
         if not callable(called):
             raise TypeError(f"{name} is {shown(called)}: it must be a function")
     chosen_stage = stage_named(stage)
@@ -104,20 +108,20 @@ def check(
         )
     made = maker(kernel, chosen_stage)
     answers: list[Answer] = []
-    found: dict[tuple[object, ...], Finding] = {}
+    found: dict[tuple[object, ...], tuple[Finding, Answer]] = {}
     counts: dict[str, int] = {}
     model = chosen_stage.adapted(model or workloads.MODEL)
     tried = planned(chosen_stage, made)
     launches: list[LaunchTrace] = []
     trying = attempts(
         chosen_stage, made, seed, model, tried=tried, on_problem=on_problem,
-        first_findings=first_findings, on_counted=launches.extend,
+        first_findings=first_findings, on_counted=launches.extend, too_many=too_many,
     )  # fmt: skip
     for answer, findings, counted in trying:
-        counts = counted
+        counts = counted or counts
         answers.append(answer)
         for one in findings:
-            found.setdefault((one.kind, one.line, one.other_line, one.array), one)
+            found.setdefault((one.kind, one.line, one.other_line, one.array), (one, answer))
         on_step()
     machine = None
     if all(answer.ended for answer in answers):
@@ -128,15 +132,16 @@ def check(
         kernel=title_of(kernel),
         stage=chosen_stage.name,
         answers=tuple(answers),
-        findings=tuple(found.values()),
+        findings=tuple(finding for finding, _ in found.values()),
         counts=(),
         machine=machine,
         planned=len(tried) + 1,
         launches=tuple(launches),
+        found_on=tuple(answer for _, answer in found.values()),
     )
     if not checked.ok:
         return checked
-    return replace(checked, counts=compared_with(chosen_stage, counts, answers[-1].problem, seed))
+    return replace(checked, counts=compared_with(chosen_stage, counts, model, seed))
 
 
 def counts_also(
@@ -163,6 +168,7 @@ def compared_with(
 
 
 OnCounted = Callable[[Sequence[LaunchTrace]], None]
+TooMany = Callable[[dict[str, int]], bool]  # of counts, so that more problems would take too long
 Attempt = tuple[Answer, tuple[Finding, ...], dict[str, int]]  # and the counts, where it has any
 
 
@@ -170,18 +176,27 @@ def attempts(
     stage: Stage, make: Maker, seed: int, model: ConvProblem, *,
     tried: Sequence[Planned] | None = None,
     first_findings: bool = False, on_problem: OnProblem = lambda name, number, count: None,
-    on_counted: OnCounted = lambda launches: None,
+    on_counted: OnCounted = lambda launches: None, too_many: TooMany = lambda counts: False,
 ) -> Iterator[Attempt]:  # fmt: skip
     """Try the problems ``tried`` one by one, by default all that are planned, and the larger ones
-    only while nothing is wrong: what is wrong shows better in small ones. The last is ``model``,
-    which is counted. With ``first_findings`` problems after the first one with findings run without
+    only while nothing is wrong: what is wrong shows better in small ones. Before these comes
+    ``model``, which is counted; they are left out if its counts are ``too_many``.
+    With ``first_findings`` problems after the first one with findings run without
     checks. ``on_counted`` gets the traces that are counted."""
     right, strict = True, True
     tried = planned(stage, make) if tried is None else tried
-    for number, (name, problem, tile, options, if_right) in enumerate(tried, 1):
+    numbers, is_counted = count(1), False
+    for name, problem, tile, options, if_right in tried:
         if if_right and not right:
             return
-        on_problem(name, number, len(tried) + 1)
+        if if_right and not is_counted:
+            on_problem(COUNTED, next(numbers), len(tried) + 1)
+            is_counted = True
+            answer, findings, counts = _counted(stage, make, model, seed, on_counted)
+            yield answer, findings, counts
+            if not answer.ok or findings or too_many(counts):
+                return
+        on_problem(name, next(numbers), len(tried) + 1)
         answer, findings = _try(stage, make, name, problem, tile, seed, strict, **options)
         yield answer, findings, {}
         right = right and answer.ok and not findings
@@ -190,8 +205,8 @@ def attempts(
         strict = strict and not (first_findings and went_on)
         if answer.endless:
             return  # each problem would take as long
-    if right:
-        on_problem(COUNTED, len(tried) + 1, len(tried) + 1)
+    if right and not is_counted:
+        on_problem(COUNTED, next(numbers), len(tried) + 1)
         yield _counted(stage, make, model, seed, on_counted)
 
 
@@ -208,6 +223,15 @@ def check_also(
     everything = chosen_stage.adapted(EVERYTHING)
     problem = replace(everything, out_channels=also.M_B + everything.out_channels)
     return _try(with_tile(chosen_stage, also), made, name, problem, also, seed)
+
+
+def is_right_on(kernel: object, stage: Stage, answers: Sequence[Answer], seed: int) -> bool:
+    """Return whether a kernel is right on the problems of these answers, without strict checks."""
+    make = maker(kernel, stage)
+    return all(
+        _try(stage, make, one.name, one.problem, one.tile, seed, strict=False)[0].ok
+        for one in answers
+    )
 
 
 def _try(

@@ -134,7 +134,8 @@ class CompiledKernel:
 class Check:
     """The result of a check. ``counts`` are empty for a wrong answer: they would mean nothing.
     ``planned`` is the number of problems on which a right kernel is tried, and ``launches`` are the
-    traces that are counted."""
+    traces that are counted. ``found_on`` has the answer of the first problem that shows each of the
+    findings."""
 
     kernel: str
     stage: str
@@ -144,6 +145,7 @@ class Check:
     machine: CompiledKernel | None = None
     planned: int = 0
     launches: tuple[LaunchTrace, ...] = field(default=(), repr=False, compare=False)
+    found_on: tuple[Answer, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def wrong(self) -> list[Answer]:

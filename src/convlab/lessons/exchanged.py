@@ -1,15 +1,15 @@
 """Find names that a learner's kernel has exchanged, or used in place of another, by trying.
 
 A wrong answer says little about its cause if rows and columns are exchanged somewhere. So this
-module exchanges two neighbouring indices, arguments or assigned names at a time, then replaces one
-name by another. If the changed kernel is right on every launch, this is the cause.
+module exchanges two neighbouring indices, arguments, compared or assigned names at a time, then
+replaces one name by another. If the changed kernel is right on every launch, this is the cause.
 """
 
 from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from itertools import chain, count
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from convlab.lessons.kernel_text import own_tree
 
 SECONDS = 4.0  # after which no further change is tried
+MOST = 2  # exchanges that are told: any one of them makes the kernel right
 NOT_EXCHANGED = {"range", "max", "min", "array"}  # calls whose arguments nobody mistakes
 _numbers = count()
 
@@ -42,32 +43,52 @@ class Exchange(NamedTuple):
         )
 
 
-def exchanged_in(kernel: Any, is_right: Callable[[Any], bool]) -> Exchange | None:
-    """Return the pieces of a kernel that must be exchanged to make it right; None if there is no
-    such pair, or if the search takes too long. ``is_right`` tries a changed kernel."""
-    own = own_tree(kernel.py_func)
+def exchanged_in(kernels: Sequence[Any], is_right: Callable[[list[Any]], bool]) -> list[Exchange]:
+    """Return the pieces of a kernel that must be exchanged to make it right, one of those in the
+    list; empty if there are none, or if the search takes too long.
+
+    ``kernels`` are of one text, with different constants. ``is_right`` tries them changed.
+    """
+    own = own_tree(kernels[0].py_func)
+    found: list[Exchange] = []
     if own is None:
-        return None
+        return found
     began = process_time()
-    for exchange, changed in chain(_changed(own), _renamed(own)):
-        if process_time() - began > SECONDS:
-            return None
+    for exchange, changed in chain(changed_pairs(own), _renamed(own)):
+        if process_time() - began > SECONDS or len(found) == MOST:
+            break
+        if any(one.line == exchange.line for one in found):
+            continue
         with suppress(Exception):  # a changed kernel may fail in any way
-            if is_right(_kernel_of(changed, kernel)):
-                return exchange
-    return None
+            if is_right([_kernel_of(changed, one) for one in kernels]):
+                found.append(exchange)
+    return found
 
 
-def _changed(own: ast.FunctionDef) -> Iterator[tuple[Exchange, ast.FunctionDef]]:
+def advice_on(exchanges: Sequence[Exchange]) -> str:
+    """Return the question that leads to the mistake, of which each exchange is a remedy."""
+    if len(exchanges) == 1 or not all(one.other for one in exchanges):
+        return exchanges[0].advice
+    first, *others = exchanges
+    said = f"Are {first.one} and {first.other} in the right order in line {first.line}"
+    for one in others:
+        said += f", and {one.one} and {one.other} in line {one.line}"
+    return f"{said}? Exchanged in one of these lines, they give the right answer."
+
+
+def changed_pairs(own: ast.FunctionDef) -> Iterator[tuple[Exchange, ast.FunctionDef]]:
     """Yield copies of a function with one pair exchanged in each."""
     for number, node in enumerate(ast.walk(own)):
-        for at in range(len(_pieces(node)) - 1):
+        compared = _compared(node)
+        for at in range(len(_pieces(node) or compared) - 1):
             copy = deepcopy(own)
             its_node = next(one for n, one in enumerate(ast.walk(copy)) if n == number)
-            pieces = _pieces(its_node)
+            pieces = _pieces(its_node) or [one.left for one in _compared(its_node)]
             one, other = (ast.unparse(piece) for piece in pieces[at : at + 2])
             if one != other:
                 pieces[at], pieces[at + 1] = pieces[at + 1], pieces[at]
+                for comparison, left in zip(_compared(its_node), pieces, strict=False):
+                    comparison.left = left
                 yield Exchange(getattr(node, "lineno", 0), one, other), copy
 
 
@@ -102,6 +123,14 @@ def _pieces(node: ast.AST) -> list[ast.expr]:
         names = node.targets[0].elts
         return names if all(isinstance(one, ast.Name) for one in names) else []
     return []
+
+
+def _compared(node: ast.AST) -> list[ast.Compare]:
+    """Return the comparisons of a condition such as ``row < M and column < N``, whose names on the
+    left may be exchanged."""
+    values = node.values if isinstance(node, ast.BoolOp) else []
+    found = [one for one in values if isinstance(one, ast.Compare)]
+    return found if all(isinstance(one.left, ast.Name) for one in found) else []
 
 
 def _kernel_of(function: ast.FunctionDef, like: Any) -> Any:

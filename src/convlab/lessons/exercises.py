@@ -127,6 +127,7 @@ def part_of(stage: str, **parts: Any) -> Any:
     make_program.__name__ = f"part_of({stage!r}, {name}={getattr(made, '__name__', made)})"
     make_program.__wrapped__ = made  # type: ignore[attr-defined]
     make_program.is_part = is_part  # type: ignore[attr-defined]
+    make_program.remade = lambda other: part_of(stage, **{name: other})  # type: ignore[attr-defined]
     return _taking(make_program, "problem", *(["tile"] if chosen_stage.tiny_tile else []))
 
 
@@ -144,6 +145,7 @@ def with_field(made: Any) -> Any:
     def make_kernel(problem: ConvProblem) -> Any:
         return made(problem, channel_parallel_field(problem))
 
+    make_kernel.remade = with_field  # type: ignore[attr-defined]
     return _taking(make_kernel, "problem")
 
 

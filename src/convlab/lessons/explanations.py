@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convlab.lessons.feedback import BROKEN, Line, Mistake
 from convlab.lessons.index_advice import index_advice
@@ -36,6 +36,7 @@ CONVLAB = Path(__file__).parents[1]
 ORDINARY = {"a", "all", "an", "it", "its", "the", "this", "thread", "threads"}
 USUALLY = "What usually fixes it:"
 MOST_CALLS = 3  # shown lines that call one function
+NOT_OF_SIZES = ("shared race", "global race")  # findings that have their cause in any problem
 ENDS = (*FATAL, "deadlock", "endless loop")  # findings after which the answer is not known
 # Hints for beginners' mistakes, by a piece of the error's message.
 SINGLE_ELEMENTS = (
@@ -60,6 +61,8 @@ HINTS = {
     "is not an integer": "// divides to an integer, / to a float.",
     "<intrinsic wait_copies>": "wait_copies takes a constant, such as IN_FLIGHT: compute the "
     "number outside of the kernel.",
+    "indices for": "Give an index for each dimension. For load4 and store4 in an array of two "
+    "dimensions that is a pair, such as (row, column).",
     "run more than": "Does the kernel have one loop too many?",
 }
 ENDED_BEFORE = re.compile(r"(\d+ of \d+ threads) ended before this barrier, (inside .+)")
@@ -98,10 +101,23 @@ IN_A_THREAD, IN_A_BLOCK = (re.compile(rf"\b{one} \(\d") for one in ("thread", "b
 PLACE = re.compile(r"(, in \w+, block \(.*?\), thread \(.*?\))?, (?P<file>[^,]*):(?P<line>\d+)$")
 
 
+class Seen(NamedTuple):
+    """More about a finding: the sentence that says where it was seen, and the elements of its array
+    that no thread stores, with the lines that store to the array."""
+
+    where: str = ""
+    never: str = ""
+    stores: tuple[Line, ...] = ()
+
+
+NOT_SEEN: Mapping[Finding, Seen] = {}
+
+
 def error_in_words(what: str) -> Mistake:
     """Return an error as a mistake, with the line that raised it if the simulator noted that."""
     what = " ".join(what.split()).strip(". ")
     place, said = PLACE.search(what), PLACE.sub("", what)
+    said = re.sub(r"\b1 indices", "1 index", said)
     said = said.replace("'CountedFloat'", "'float'")  # the simulator's, which counts operations
     if said.split(" ", 1)[0] in ORDINARY:
         said = capital(said)
@@ -189,11 +205,13 @@ def capital(text: str) -> str:
 
 
 def of_findings(
-    findings: Iterable[Finding], kernel: Any = None, own: str = "", barriers_given: bool = False
-) -> list[Mistake]:
+    findings: Iterable[Finding], kernel: Any = None, own: str = "", barriers_given: bool = False,
+    seen: Mapping[Finding, Seen] = NOT_SEEN,
+) -> list[Mistake]:  # fmt: skip
     """Return findings of the simulator as mistakes with their lines; pass the kernel of a trace.
     ``own`` is the learner's file, by default that of the kernel. With ``barriers_given`` the
-    learner has written a part of a kernel, and its barriers are not in that part.
+    learner has written a part of a kernel, and its barriers are not in that part. ``seen`` tells
+    more of some findings.
 
     Of several findings with one cause, only one is returned: that with most of the learner's lines.
     Races and reads of shared elements that nobody wrote are left out if threads do not meet at a
@@ -207,6 +225,7 @@ def of_findings(
     for finding in found:
         if not (parted and _may_follow(finding, kernel)):
             one = _of_finding(finding, kernel, own, barriers_given)
+            one = _with_more(one, seen.get(finding, Seen()))
             mistakes.setdefault(one.cause, []).append(one)
     told = []
     for same in mistakes.values():
@@ -218,6 +237,16 @@ def of_findings(
             shown = replace(shown, advice=shown.advice + more)
         told.append(shown)
     return told
+
+
+def _with_more(mistake: Mistake, seen: Seen) -> Mistake:
+    """Return a finding's mistake with what else is known of it."""
+    if seen.where and mistake.reason not in NOT_OF_SIZES:
+        mistake = replace(mistake, what=f"{mistake.what} {seen.where}")
+    if seen.never:
+        lines = tuple(dict.fromkeys((*mistake.lines, *seen.stores)))
+        mistake = replace(mistake, lines=lines, advice=seen.never)
+    return mistake
 
 
 def _may_follow(finding: Finding, kernel: Any) -> bool:

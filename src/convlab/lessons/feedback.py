@@ -104,7 +104,8 @@ class Feedback:
     """The result of a check, which a notebook shows. ``right`` lists the parts that are right,
     ``notes`` what could be better though the check passes, and ``todo`` the parts that are not
     filled in. A notebook's output ``display_id`` is replaced by the feedback: it says how far the
-    check was."""
+    check was. ``compared_with`` names what counts are compared with; the target is what a good
+    kernel needs."""
 
     headline: str
     mistakes: tuple[Mistake, ...] = ()
@@ -114,6 +115,7 @@ class Feedback:
     picture: Picture | None = field(default=None, repr=False)
     todo: tuple[str, ...] = ()
     display_id: str = field(default="", repr=False, compare=False)
+    compared_with: str = "target"
 
     @property
     def passed(self) -> bool:
@@ -155,7 +157,8 @@ class Feedback:
         """Return the columns of the counts. What is allowed is told if a count is above its target:
         the target is the count of a good kernel, and more than that may be allowed."""
         above = any(row.yours > row.target for row in self.rows)
-        return ("yours", "target", "allowed") if above else ("yours", "target")
+        columns = ("yours", self.compared_with)
+        return (*columns, "allowed") if above else columns
 
     def _numbers(self, row: Row) -> tuple[float, ...]:
         return (row.yours, row.target, row.most)[: len(self._columns())]
@@ -221,18 +224,20 @@ def row_of(
 
 def checked_by_counts(
     right: Sequence[str], rows: Sequence[Row], hints: Mapping[str, Hint] = NO_HINTS,
-    notes: Sequence[str] = (),
+    notes: Sequence[str] = (), compared_with: str = "target",
 ) -> Feedback:  # fmt: skip
     """Return the feedback on a right kernel: passed, or which kinds of counts are too high.
 
-    ``hints`` are by kind.
+    ``hints`` are by kind; ``compared_with`` names what the rows are compared with.
     """
     rows = tuple(row for row in rows if row.yours or row.target)
     if all(row.ok for row in rows):
         more = ": right, with no more memory traffic than it should have." if rows else "."
         if any(row.yours > row.target for row in rows):
             more = ": right, and no count is above what is allowed."
-        return Feedback(f"Passed{more}", (), tuple(right), rows, tuple(notes))
+        return Feedback(
+            f"Passed{more}", (), tuple(right), rows, tuple(notes), compared_with=compared_with
+        )
     kinds = [kind for kind in TOO_MUCH if any(row.kind == kind and not row.ok for row in rows)]
     mistakes = []
     for kind in kinds:
@@ -242,7 +247,9 @@ def checked_by_counts(
     why = ", and ".join(TOO_MUCH[kind] for kind in kinds)
     begin = "The numbers are right here" if SEVERAL_WRITERS in kinds else "Right"
     headline = f"{begin}, but not there yet: {why}."
-    return Feedback(headline, tuple(mistakes), tuple(right), rows, tuple(notes))
+    return Feedback(
+        headline, tuple(mistakes), tuple(right), rows, tuple(notes), compared_with=compared_with
+    )
 
 
 def _too_many(rows: Sequence[Row]) -> str:
@@ -263,7 +270,8 @@ def _too_many(rows: Sequence[Row]) -> str:
 
 def _allowed(row: Row) -> str:
     """Return the words that say how many are allowed."""
-    return f"and {row.most:,} are allowed" if row.most else "and none is allowed"
+    are = "is" if row.most == 1 else "are"
+    return f"and {row.most:,} {are} allowed" if row.most else "and none is allowed"
 
 
 # Reasons in the order in which they are told, because others may follow from the first. Findings of

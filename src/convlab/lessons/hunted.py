@@ -12,8 +12,14 @@ from numba import cuda, float32
 
 from convlab.device.intrinsics import wait_copies
 from convlab.ladder import Tile
+from convlab.ladder.main.m11_warp_tiling import PADDING
 from convlab.lessons.parts import solved
 from convlab.problems.problem import ConvProblem
+
+
+def row_pitch(tile: Tile) -> int:
+    """Return the length of a row of m11's slice of the windows in shared memory."""
+    return tile.N_B + PADDING
 
 
 def make_load_slices(problem: ConvProblem, tile: Tile) -> Any:

@@ -17,8 +17,8 @@ from convlab.checking.loading import is_kernel
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
-from convlab.lessons.exchanged import exchanged_in
-from convlab.lessons.explanations import ENDS, lines_of, of_findings
+from convlab.lessons.exchanged import advice_on, exchanged_in
+from convlab.lessons.explanations import ENDS, Seen, lines_of, of_findings, with_calls
 from convlab.lessons.feedback import (
     ANSWER,
     MEMORY,
@@ -43,6 +43,7 @@ from convlab.lessons.traffic_hints import (
     stores_of_each,
     writers_of_an_element,
 )
+from convlab.lessons.unstored import block_number, unstored
 from convlab.lessons.wrong_outputs import untouched_places, unwritten_part
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.recording.loops import Loops
@@ -55,6 +56,7 @@ from convlab.tracing.traffic_recorder import TrafficRecorder
 
 FEW = 8  # shown numbers around a wrong one
 UNITS = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
+FEWEST = "fewest"  # that any kernel could need: a right one may need a few more
 MANY_STORES = 3  # of one element: a kernel may store a sum before it is complete
 MOST_WORK = 0.5  # of a block's accesses, which one thread should not make
 
@@ -104,7 +106,7 @@ def check_kernel(
                 hints[kind] = _hint(kernel, kind, place)
     is_counted = each_once or fewest_sectors
     notes = _notes(kernel, found, each_once, is_counted) if found else ()
-    return feedback.checked_by_counts(answers, rows, hints, notes)
+    return feedback.checked_by_counts(answers, rows, hints, notes, FEWEST)
 
 
 def _types(launch: On, right: np.ndarray) -> tuple[Any, ...]:
@@ -132,30 +134,47 @@ def _mistakes(kernel: Any, found: Sequence[Tried], before: float | None) -> dict
             if stopped := sum(not one.ended for one in found):
                 what += f", and in {stopped} more the kernel could not go on to its end"
             answer = replace(answer, what=f"{what}. {more}".strip())
-        told = {one.reason for one in mistakes.values()}
-        if not answer.advice and told <= {ANSWER, "uninitialised", "out of bounds"}:
-            answer = _with_exchange(kernel, answer, found, before)
         mistakes[ANSWER] = answer
-    return mistakes
+    wrong_first = sorted(found, key=lambda one: not one.mistakes)
+    return with_exchanges([(kernel, one) for one in wrong_first], mistakes, before)
 
 
-def _with_exchange(
-    kernel: Any, answer: Mistake, found: Sequence[Tried], before: float | None
-) -> Mistake:
-    """Return a wrong answer with the two names that are exchanged in the kernel, if these are the
-    cause."""
-    wrong_first = sorted(found, key=lambda one: ANSWER not in one.mistakes)
+def with_exchanges(
+    cases: Sequence[tuple[Any, Tried]], mistakes: dict[Any, Mistake], before: float | None = None
+) -> dict[Any, Mistake]:
+    """Return the mistakes with the names that are exchanged in the kernel, if these are the cause.
 
-    def is_right(changed: Any) -> bool:
+    ``cases`` are kernels of one text, each with a launch that it was tried on.
+    """
+    told = {one.reason for one in mistakes.values()}
+    outside = [cause for cause, one in mistakes.items() if one.reason == "out of bounds"]
+    main = ANSWER if ANSWER in mistakes else next(iter(outside), None)
+    if main is None or not told <= {ANSWER, "uninitialised", "out of bounds"}:
+        return mistakes
+    if main == ANSWER and mistakes[main].advice:
+        return mistakes
+    kernels = list({id(kernel): kernel for kernel, _ in cases}.values())
+
+    def is_right(changed: list[Any]) -> bool:
+        new = dict(zip(map(id, kernels), changed, strict=True))
         return all(
-            not tried(changed, one.launch, one.right, before).mistakes for one in wrong_first
+            not tried(new[id(kernel)], one.launch, one.right, before).mistakes
+            for kernel, one in cases
         )
 
-    exchange = exchanged_in(kernel, is_right)
-    if exchange is None:
-        return answer
-    lines = lines_of((kernel.py_func.__code__.co_filename, exchange.line))
-    return replace(answer, lines=lines, advice=exchange.advice)
+    exchanges = exchanged_in(kernels, is_right)
+    if not exchanges:
+        return mistakes
+    file = kernels[0].py_func.__code__.co_filename
+    lines = lines_of(*((file, one.line) for one in exchanges))
+    changed = replace(mistakes[main], lines=lines, advice=advice_on(exchanges))
+    first = exchanges[0]
+    cause = f"the order of {first.one} and {first.other}" if first.other else f"name {first.one}"
+    follows = f"The cause may be {cause} in line {first.line}."
+    return {
+        key: changed if key == main else replace(one, advice=follows)
+        for key, one in mistakes.items()
+    }
 
 
 def _memory(
@@ -267,17 +286,23 @@ def tried(
     right: np.ndarray,
     before: float | None = None,
     loops: Loops | None = None,
+    where: str = "",
 ) -> Tried:
     """Try a kernel on a launch whose output should become ``right`` and holds ``before`` first.
 
-    Raises whatever the kernel raises, and ``EndlessLoop`` for more iterations than ``loops`` allow.
+    ``where`` is the sentence that says on which problem findings were seen, by default on which
+    launch. Raises whatever the kernel raises, and ``EndlessLoop`` for more iterations than
+    ``loops`` allow.
     """
     if before is None:
         before = np.nan if right.dtype.kind == "f" else np.iinfo(right.dtype).max
     output = np.full(right.shape, before, right.dtype)
     inputs = [array.copy() for array in launch.inputs]
     made = _traced(kernel, launch, [*inputs, output], loops or Loops(ITERATIONS))
-    mistakes: dict[Any, Mistake] = {one.cause: one for one in of_findings(made.findings, kernel)}
+    seen = {one: _seen(kernel, launch, made, one, where) for one in made.findings}
+    mistakes: dict[Any, Mistake] = {
+        one.cause: one for one in of_findings(made.findings, kernel, seen=seen)
+    }
     ended = not any(map(_ends, made.findings))
     if not all(map(np.array_equal, inputs, launch.inputs)):
         mistakes[feedback.INPUT] = _changed_input(kernel, made)
@@ -289,6 +314,17 @@ def tried(
         if (said_by_text := slip(kernel, dimensions)) is not None:
             mistakes = {said_by_text.cause: said_by_text}
     return Tried(launch, made, mistakes, output, right, ended)
+
+
+def _seen(kernel: Any, launch: On, made: LaunchTrace, finding: Finding, where: str) -> Seen:
+    """Return where a finding was seen, and which elements of its array are never stored."""
+    where = where or f"This is with grid {launch.grid} and block {launch.block}."
+    of_shown = finding.block is None or block_number(finding.block, made.grid) == 0
+    if finding.kind == "uninitialised" and of_shown:
+        never = unstored(made, finding)
+        if never is not None:
+            return Seen(where, never.said, with_calls(kernel, *never.places))
+    return Seen(where)
 
 
 def _changed_input(kernel: Any, made: LaunchTrace) -> Mistake:

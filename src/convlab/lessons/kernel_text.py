@@ -60,6 +60,54 @@ def float_constant(kernel: Any, types: Iterable[Any]) -> Line | None:
     return found
 
 
+def plain_zeros(function: Any) -> list[int]:
+    """Return the lines of a function with a plain number, such as 0, in the place of an array's: of
+    a variable that becomes an array's number elsewhere, or in the other branch of an expression.
+
+    Such a number has 64 bits, and so has what is computed with it.
+    """
+    own = own_tree(function)
+    nodes = [] if own is None else list(ast.walk(own))
+    assigned = [node for node in nodes if isinstance(node, ast.Assign | ast.AugAssign)]
+    read = {name for node in assigned if _reads(node.value) for name in _targets(node)}
+    lines = {
+        node.lineno
+        for node in assigned
+        if isinstance(node, ast.Assign) and _is_plain(node.value) and read & set(_targets(node))
+    }
+    for node in nodes:
+        if isinstance(node, ast.IfExp):
+            one, other = node.body, node.orelse
+            if (_is_plain(one) and _reads(other)) or (_is_plain(other) and _reads(one)):
+                lines.add(node.lineno)
+    return sorted(lines)
+
+
+def _targets(node: ast.Assign | ast.AugAssign) -> list[str]:
+    """Return the names that an assignment gives a value."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    names = [
+        one for each in targets for one in (each.elts if isinstance(each, ast.Tuple) else [each])
+    ]
+    return [one.id for one in names if isinstance(one, ast.Name)]
+
+
+def _is_plain(value: ast.expr) -> bool:
+    """Return whether a value is a number as it stands, or several."""
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(map(_is_plain, value.elts))
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
+
+
+def _reads(value: ast.expr) -> bool:
+    """Return whether a value has an element of an array, or a float4 of one."""
+    return any(
+        isinstance(node, ast.Subscript)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("load"))
+        for node in ast.walk(value)
+    )
+
+
 def branched_stores(function: Any) -> tuple[str, ...]:
     """Return the note on stores in branches of which a thread takes one; empty if there are none.
 

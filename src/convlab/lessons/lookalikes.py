@@ -65,6 +65,40 @@ def _weighted(changed: Callable[[np.ndarray], np.ndarray]) -> Computed:
     return output
 
 
+def _sliced(changed: Callable[[np.ndarray, int], np.ndarray]) -> Computed:
+    """Return a function that computes outputs with filters changed slice by slice: as a matrix with
+    a column for each term, given with the number of terms of a slice."""
+
+    def output(tried: Tried) -> np.ndarray:
+        p, tile = tried.answer.problem, tried.answer.tile
+        if tile is None:
+            return np.full(p.output_shape, np.nan, np.float32)
+        matrix = changed(tried.weight.reshape(p.M, -1), tile.K_B)
+        weight = np.ascontiguousarray(matrix.reshape(tried.weight.shape), np.float32)
+        return reference(p, tried.input, weight, tried.bias)
+
+    return output
+
+
+def _last_slice(matrix: np.ndarray, K_B: int) -> np.ndarray:
+    changed = matrix.copy()
+    changed[:, : (matrix.shape[1] - 1) // K_B * K_B] = 0
+    return changed
+
+
+def _first_of_filter(matrix: np.ndarray, K_B: int) -> np.ndarray:
+    return matrix[:, np.arange(matrix.shape[1]) % K_B]
+
+
+def _first_of_windows(matrix: np.ndarray, K_B: int) -> np.ndarray:
+    """Return the filters that give the same sums if each slice has the pixels of the first one."""
+    changed = np.zeros_like(matrix)
+    for first in range(0, matrix.shape[1], K_B):
+        slice_ = matrix[:, first : first + K_B]
+        changed[:, : slice_.shape[1]] += slice_
+    return changed
+
+
 def _from_pixels(changed: Callable[[Windows], Windows]) -> Computed:
     """Return a function that computes outputs from other pixels; outside of the input are zeros."""
 
@@ -136,6 +170,8 @@ ALONG_AXES: tuple[tuple[str, Callable[[int, int, int], tuple[int, int, int]]], .
      lambda stride, dilation, before: (stride, dilation, before * dilation)),
     ("The padding is multiplied by the stride{}: take it off after the multiplication.",
      lambda stride, dilation, before: (stride, dilation, before * stride)),
+    ("The stride multiplies the filter's place{} too: multiply the output's place alone by it.",
+     lambda stride, dilation, before: (stride, stride * dilation, before)),
     ("The stride is left out{}.", lambda stride, dilation, before: (1, dilation, before)),
     ("The dilation is left out{}.", lambda stride, dilation, before: (stride, 1, before)),
 )  # fmt: skip
@@ -156,6 +192,12 @@ LOOKALIKES: tuple[tuple[str, Computed], ...] = (
      _weighted(_without(-1, -1, -1))),
     ("The first term of each sum is missing: where does the loop over the terms begin?",
      _weighted(_without(0, 0, 0))),
+    ("The sums have the terms of the last slice only: clear the sum before the loop over the "
+     "slices, and not inside it.", _sliced(_last_slice)),
+    ("Each slice has the filter's numbers of the first one: add the slice's first term to the term "
+     "when you fetch.", _sliced(_first_of_filter)),
+    ("Each slice has the windows' pixels of the first one: add the slice's first term to the term "
+     "when you fetch.", _sliced(_first_of_windows)),
     ("Each output is its last product and the bias: add the products up, with +=.",
      _weighted(_last_alone)),
     ("The sums have the terms of the first input channel only.",
@@ -205,4 +247,6 @@ def _alike(tried: Tried, computed: Computed) -> bool:
     """Return whether an output is what a mistake leads to, but for rounding."""
     other, output = computed(tried), tried.answer.output
     largest = float(np.abs(other).max(initial=0))
-    return output is not None and np.allclose(output, other, rtol=0, atol=CLOSE * largest)
+    if output is None or not np.isfinite(largest):
+        return False
+    return np.allclose(output, other, rtol=0, atol=CLOSE * largest)

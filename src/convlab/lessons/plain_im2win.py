@@ -171,6 +171,7 @@ def whole_im2win(
         return tile_program(problem, tile, made, Program((windows, packed), before))
 
     prepare.__wrapped__ = kernel  # type: ignore[attr-defined]  # whose cell all three are in
+    prepare.remade = lambda other: whole_im2win(transform, packing, other)  # type: ignore[attr-defined]
     return prepare
 
 

@@ -30,9 +30,9 @@ from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ROWS, numbered, ready_for
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Mistake, Row
-from convlab.lessons.kernel_checks import UNITS, tried
+from convlab.lessons.kernel_checks import UNITS, tried, with_exchanges
 from convlab.lessons.kernel_text import branched_stores
-from convlab.lessons.launches_tried import On
+from convlab.lessons.launches_tried import On, Tried
 from convlab.lessons.limits import broken, graded, running
 from convlab.lessons.plain_im2win import BLOCK, make_packing, make_transform, whole_im2win
 from convlab.lessons.progress_line import say_progress, within
@@ -47,6 +47,7 @@ from convlab.simulation.recording.loops import Loops
 from convlab.tracing import LaunchTrace, trace
 
 IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
+MOST_EXCHANGED = 3  # wrong launches on which exchanged names are tried
 MANY_TERMS = 10**5  # of a problem: more take seconds
 FLOAT4_BYTES = 16
 FLOAT4S = "load4(array, place) loads four neighbours at once; place must be a multiple of four."
@@ -207,6 +208,7 @@ def _on_problems(
     if ROWS in tried_on:
         tried_on[ROWS] = PADDED_ROWS
     wrong: list[ConvProblem] = []
+    failed: list[tuple[ConvProblem, Any, Tried]] = []  # the problems' kernels and launches
     tiles: dict[ConvProblem, Tile] = {}  # the lowest with which a filter is packed
     in_turn = sorted(tried_on.items(), key=lambda item: numbers_in(item[1]))
     for number, (name, problem) in enumerate(in_turn, 1):
@@ -224,14 +226,15 @@ def _on_problems(
             ours = tried(own, launch, right, loops=counter).trace
             loops = Loops(ITERATIONS + TIMES * (most - counter.left))
             with running(instead=partial(cause_of_error, kernel, types)):
-                theirs = tried(kernel, launch, right, loops=loops)
+                has = f"{name!r} ({problem}), which has {features(problem)}"
+                theirs = tried(kernel, launch, right, loops=loops, where=f"This is on {has}.")
             found = dict(theirs.mistakes)
             if (answer := found.get(ANSWER)) is not None:
-                has = f"which has {features(problem)}"
-                on = f"On {name!r} ({problem}), {has}: {answer.what}"
+                on = f"On {has}: {answer.what}"
                 found[ANSWER] = replace(answer, what=on)
             if (answer is not None or not theirs.ended) and problem not in wrong:
                 wrong.append(problem)
+                failed.append((problem, kernel, theirs))
             for reason, mistake in found.items():  # the first of each kind stays
                 mistakes.setdefault(reason, mistake)
             counts += [[one.total(unit) for one in (theirs.trace, ours)] for unit in UNITS]
@@ -248,6 +251,10 @@ def _on_problems(
             names = shared(wrong_ones, right_ones, OF_PROBLEMS)
             told = f"{answer.what} {said(names, len(wrong), 'problems')}".strip()
             mistakes[ANSWER] = replace(answer, what=told)
+        # Problems that have most, so that no other exchange is right on them by chance.
+        failed.sort(key=lambda one: (-features(one[0]).count(","), numbers_in(one[0])))
+        hardest = [(kernel, one) for _, kernel, one in failed[:MOST_EXCHANGED]]
+        mistakes = with_exchanges(hardest, mistakes)
         right_on: list[str] = []
         if right_ones:
             right_on.append(f"{what} right on {len(right_ones)} of {count} problems")

@@ -227,10 +227,20 @@ def stage_kernel(
 
 
 def stage_part(
-    stage: str, part: str, *blanks: Blank, planted: Sequence[tuple[str, str]] = ()
-) -> tuple[str, str]:
-    """Return the function ``make_PART`` of a stage's kernel as :func:`stage_kernel` does."""
-    return _marked(part_code(stage, part), blanks, planted, stage)
+    stage: str, part: str, *blanks: Blank, planted: Sequence[tuple[str, str]] = (),
+    replaced: Sequence[tuple[str, str]] = (),
+) -> tuple[str, str]:  # fmt: skip
+    """Return the function ``make_PART`` of a stage's kernel as :func:`stage_kernel` does.
+
+    ``replaced`` pairs pieces of the code with what a learner sees and solves in their place, where
+    the piece is the answer of a later exercise.
+    """
+    code = part_code(stage, part)
+    for old, new in replaced:
+        if code.count(old) != 1:
+            raise ValueError(f"{stage} has {code.count(old)} times {old!r}: there must be one")
+        code = code.replace(old, new)
+    return _marked(code, blanks, planted, stage)
 
 
 def whole_functions(stage: str, **tasks: str) -> tuple[str, str]:

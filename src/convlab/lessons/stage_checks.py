@@ -9,44 +9,59 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from time import process_time
 from typing import Any
 
 import numpy as np
 from numba.cuda.core import config
 
-from convlab.checking import Check
+from convlab.checking import Answer, Check
 from convlab.checking import check as checked
-from convlab.checking.checker import check_also, counts_also
-from convlab.checking.launches import EVERYTHING, main_of
+from convlab.checking.checker import check_also, compared_with, counts_also, is_right_on
+from convlab.checking.common_causes import features, numbers_in
+from convlab.checking.launches import EVERYTHING, OPTIONS, main_of
 from convlab.checking.loading import maker
-from convlab.checking.outcome import TRANSFORMS, CompiledKernel
+from convlab.checking.outcome import SPOILED, TRANSFORMS, CompiledKernel
 from convlab.checking.programs import program_with
 from convlab.ladder import Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, refusal
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ready_for, traced
-from convlab.lessons.explanations import lines_of
-from convlab.lessons.feedback import BARRIERS, MEMORY, Feedback, Hint, Mistake, Row
-from convlab.lessons.kernel_text import branched_stores, slip
+from convlab.lessons.explanations import Seen, lines_of, with_calls
+from convlab.lessons.feedback import (
+    ANSWER,
+    BARRIERS,
+    MEMORY,
+    SEVERAL_WRITERS,
+    Feedback,
+    Hint,
+    Mistake,
+    Row,
+)
+from convlab.lessons.kernel_text import branched_stores, plain_zeros, slip
 from convlab.lessons.limits import SECONDS, broken, graded, limited, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.progress_line import say_progress
 from convlab.lessons.readiness import function_of, ready
-from convlab.lessons.stage_feedback import feedback_on, rows_of
-from convlab.lessons.traffic_hints import most_of
+from convlab.lessons.renamed import change_that_helps
+from convlab.lessons.stage_feedback import feedback_on, rows_of, seen_on
+from convlab.lessons.traffic_hints import AGAIN, most_of, stored_by_several
+from convlab.lessons.unstored import block_number, unstored
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.compilation import float64_lines
 from convlab.running.engines.kernels import argument_types
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, with_tile
+from convlab.simulation.rules.findings import Finding
 from convlab.support.values import counted
-from convlab.tracing import LaunchTrace, trace_steps
+from convlab.tracing import LaunchTrace, trace, trace_steps
 
 SLOW = 18.0  # seconds that any check may take
+FAR = 3  # times what is allowed: larger problems would take long, and show nothing that is sooner
 TIMES = 150  # and more, of the stage's own time on one problem: right ones take up to 90 (t03)
 COUNTED = {  # by what is counted: the count of a trace, and the memory
     "requests to global memory": ("requests", "global"),
@@ -55,8 +70,16 @@ COUNTED = {  # by what is counted: the count of a trace, and the memory
     "requests to shared memory": ("requests", "shared"),
     "wavefronts of shared memory": ("wavefronts", "shared"),
 }
+OF_INDICES = ("out of bounds", "uninitialised", "misaligned")  # may come from a wrong name
+VAGUE = ("The output is NaN", "The sums of")  # advice that does not name the mistake
+MOST_TRIED = 3  # wrong problems on which a change is tried, before all others
 TOO_MANY_BARRIERS = joined("""A barrier must stand between a store and a load of the same element by
     different threads. Which of these barriers stand between none?""")
+
+
+STORED_BY_SEVERAL = joined("""Several threads store the same element of {array}, so they do the same
+    work: let the elements of {array} be shared among all threads of the block, each element to one
+    thread.""")
 
 
 @graded
@@ -79,7 +102,7 @@ def check(
         try:
             found = checked(
                 made, chosen_stage.name, seed=seed, on_problem=say_progress, first_findings=True,
-                model=MODEL,
+                model=MODEL, too_many=partial(_far_too_many, chosen_stage, at_most, seed),
             )  # fmt: skip
         except ValueError as error:
             raise broken(str(error)) from error
@@ -87,7 +110,11 @@ def check(
             if found.ok and one is not None:
                 answer, findings = check_also(made, chosen_stage.name, one, seed)
                 answers = found.answers if answer.ok else (*found.answers, answer)
-                found = replace(found, answers=answers, findings=findings)
+                on = (answer,) * len(findings)
+                more = found.planned + (not answer.ok)
+                found = replace(
+                    found, answers=answers, findings=findings, found_on=on, planned=more
+                )
         compiled = found.machine is not None and found.machine.error is None
         if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
             found = replace(found, machine=_by_types(chosen_stage, made))
@@ -96,10 +123,17 @@ def check(
         function = function_of(inspect.unwrap(made))
         own = function.__code__.co_filename if function is not None else ""
         given = bool(getattr(made, "is_part", False)) and "sync" not in _text_of(made)
-        told = feedback_on(found, at_most, seed, refused, notes, own, barriers_given=given)
-        if too_much := [row for row in told.rows if not row.ok]:
-            hints = _hints(chosen_stage, made, found.launches, too_much)
-            return feedback.checked_by_counts(told.right, told.rows, hints, told.notes)
+        told = feedback_on(
+            found, at_most, seed, refused, notes, own, barriers_given=given,
+            seen=_seen(chosen_stage, made, found, seed),
+        )  # fmt: skip
+        too_much = [row for row in told.rows if not row.ok]
+        several, hints = _stored_by_several(chosen_stage, made, found.launches)
+        if told.rows and (too_much or several):
+            hints |= _hints(chosen_stage, made, found.launches, too_much)
+            rows = (*told.rows, *several)
+            return feedback.checked_by_counts(told.right, rows, hints, told.notes)
+        told = _with_change(chosen_stage, made, found, told, seed)
         if told.passed and isinstance(also, Tile):
             told = _counted_also(chosen_stage, made, also, at_most, seed, told)
         if not told.passed or not in_order:
@@ -107,6 +141,77 @@ def check(
         row, hint = _in_order(stage, made, in_order)
     rows, hints = (*told.rows, row), {MEMORY: hint}
     return feedback.checked_by_counts(told.right, rows, hints, told.notes)
+
+
+def _far_too_many(stage: Stage, at_most: float, seed: int, counts: dict[str, int]) -> bool:
+    """Return whether a count is many times what is allowed, so that large problems take long."""
+    rows = rows_of(compared_with(stage, counts, stage.adapted(MODEL), seed), at_most)
+    return any(row.yours > FAR * row.allowed * row.target > 0 for row in rows)
+
+
+def _with_change(stage: Stage, made: Any, found: Check, told: Feedback, seed: int) -> Feedback:
+    """Return the feedback with the line of the learner's kernel in which a name stands in the place
+    of another, if this is the cause and nothing else is known to be."""
+    function = function_of(inspect.unwrap(made))
+    again = getattr(made, "remade", lambda other: other)
+    reasons = [one.reason for one in told.mistakes]
+    wrong = [one for one in found.wrong if one.name not in (*OPTIONS, SPOILED)]
+    if function is None or not wrong or not {*reasons} <= {ANSWER, *OF_INDICES}:
+        return told
+    main = reasons.index(ANSWER) if ANSWER in reasons else 0
+    known = told.mistakes[main].advice
+    if reasons[main] == ANSWER and known and not known.startswith(VAGUE):
+        return told
+    # Those that have most come first, so that no other change is right on them by chance.
+    wrong.sort(key=lambda one: (-features(one.problem).count(","), numbers_in(one.problem)))
+
+    few = wrong[:MOST_TRIED]
+    others = [
+        one
+        for one in found.answers
+        if one.name not in (*OPTIONS, SPOILED) and not any(one is tried for tried in few)
+    ]
+
+    def is_right(changed: Any) -> bool:
+        made_again = again(changed)
+        return all(is_right_on(made_again, stage, some, seed) for some in (few, others))
+
+    named = {line.number for mistake in told.mistakes for line in mistake.lines}
+    change = change_that_helps(function, is_right, named)
+    if change is None:
+        return told
+    lines = lines_of((function.__code__.co_filename, change.line))
+    follows = f"The cause may be in line {change.line}."
+    mistakes = [
+        replace(one, advice=change.advice if {*one.lines} & {*lines} else follows)
+        for one in told.mistakes
+    ]
+    shown = lines if reasons[main] == ANSWER else told.mistakes[main].lines + lines
+    mistakes[main] = replace(
+        told.mistakes[main], lines=tuple(dict.fromkeys(shown)), advice=change.advice
+    )
+    return replace(told, mistakes=tuple(mistakes))
+
+
+def _stored_by_several(
+    stage: Stage, made: Any, yours: Sequence[LaunchTrace]
+) -> tuple[list[Row], dict[str, Hint]]:
+    """Return a row for each shared array whose elements several threads store, all the same number,
+    and the hint for the first of them."""
+    found = stored_by_several(yours[-1]) if yours else {}
+    rows, hints = list[Row](), dict[str, Hint]()
+    if all(times <= AGAIN for times, _ in found.values()):
+        return rows, hints
+    most = max((times for times, _ in stored_by_several(_traces(stage)[-1]).values()), default=1.0)
+    for array, (times, place) in found.items():
+        unit = f"threads that store an element of {array}"
+        row = feedback.row_of(unit, times, max(1.0, most), AGAIN, SEVERAL_WRITERS)
+        if not row.ok:
+            rows.append(row)
+            program = program_with(stage, maker(made, stage), stage.adapted(MODEL), _tile(stage))
+            lines = with_calls(main_of(program).kernel, place)
+            hints.setdefault(SEVERAL_WRITERS, Hint(STORED_BY_SEVERAL.format(array=array), lines))
+    return rows, hints
 
 
 def _counted_also(
@@ -127,6 +232,28 @@ def _counted_also(
     mistakes = [replace(one, what=f"{where} {one.what[0].lower()}{one.what[1:]}")
                 for one in found.mistakes]  # fmt: skip
     return replace(found, mistakes=tuple(mistakes))
+
+
+def _seen(stage: Stage, made: Any, found: Check, seed: int) -> dict[Finding, Seen]:
+    """Return where each finding was seen, and which elements of its array are never stored."""
+    seen = {}
+    for finding, answer in zip(found.findings, found.found_on, strict=True):
+        seen[finding] = Seen(seen_on(answer))
+        if finding.kind == "uninitialised":
+            seen[finding] = _never_stored(stage, made, finding, answer, seed)
+    return seen
+
+
+def _never_stored(stage: Stage, made: Any, finding: Finding, answer: Answer, seed: int) -> Seen:
+    """Return where a finding was seen, and which elements no thread stores if this is its cause."""
+    tensors = random_tensors(answer.problem, seed)
+    with suppress(Exception):  # it need not come to its end
+        main, arrays = ready_for(made, stage.name, answer.problem, answer.tile, tensors)
+        shown = block_number(finding.block, main.grid)
+        launch = trace(main.kernel, main.grid, main.block, *arrays, block_shown=shown).main
+        if (never := unstored(launch, finding)) is not None:
+            return Seen(seen_on(answer), never.said, with_calls(main.kernel, *never.places))
+    return Seen(seen_on(answer))
 
 
 def _text_of(made: Any) -> str:
@@ -181,7 +308,19 @@ def _refused(stage: Stage, made: Any, found: Check, *, compiled: bool) -> Mistak
             return refused
     if found.ok:
         return None
-    return slip(main.kernel, [one.ndim for one in types])
+    own = [step for step in program.launches if isinstance(step, Launch) and _is_of(made, step)]
+    for step in own or [main]:
+        mistake = slip(step.kernel, [one.ndim for one in argument_types(step, program)])
+        if mistake is not None:
+            return mistake
+    return None
+
+
+def _is_of(made: Any, launch: Launch) -> bool:
+    """Return whether the kernel of a launch is in the learner's cell."""
+    function = function_of(inspect.unwrap(made))
+    code = launch.kernel.py_func.__code__
+    return function is not None and code.co_filename == function.__code__.co_filename
 
 
 def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:
@@ -196,9 +335,13 @@ def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:
     program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
     file = main_of(program).kernel.py_func.__code__.co_filename
     lines = lines_of(*((file, number) for number in _float64_lines(program) or ()))
+    if not lines and function is not None:
+        own = function.__code__.co_filename
+        lines = lines_of(*((own, number) for number in plain_zeros(function)))
     where = "".join(f", in {line}: {line.code}" for line in lines[:1])
-    told = f"""it computes in float64{where}, and {short_name(stage.name)} does not. Begin a sum
-        with float32(0), and neither with 0 nor with 0.0; write no / of integers."""
+    told = f"""it computes in float64{where}, and {short_name(stage.name)} does not. Write
+        float32(0) where a number of the arrays is missing or a sum begins, and neither 0 nor 0.0;
+        write no / of integers."""
     return (*apart, joined(told))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,14 @@ from convlab.checking import Answer, Check
 from convlab.checking.common_causes import features
 from convlab.checking.outcome import BARRIERS as AT_BARRIERS
 from convlab.checking.outcome import TrafficCount
-from convlab.lessons.explanations import capital, error_in_words, hint_for, of_findings
+from convlab.lessons.explanations import (
+    NOT_SEEN,
+    Seen,
+    capital,
+    error_in_words,
+    hint_for,
+    of_findings,
+)
 from convlab.lessons.feedback import (
     ANSWER,
     BARRIERS,
@@ -30,6 +37,7 @@ from convlab.lessons.misplaced import misplaced
 from convlab.lessons.pictures import NOBODY, RIGHT, WRONG, Grid, Picture, joined
 from convlab.problems.oracle import random_tensors
 from convlab.problems.reference import reference
+from convlab.simulation.rules.findings import Finding
 from convlab.support.values import counted
 
 NOT_CHECKED = "floating-point operations"  # a matter of taste
@@ -38,21 +46,23 @@ MOST_ROWS, MOST_COLUMNS = 8, 10  # of each plane in the picture of a wrong outpu
 
 def feedback_on(
     found: Check, at_most: float, seed: int, refused: Mistake | None, notes: Sequence[str],
-    own: str, barriers_given: bool = False,
+    own: str, barriers_given: bool = False, seen: Mapping[Finding, Seen] = NOT_SEEN,
 ) -> Feedback:  # fmt: skip
     """Return the feedback of a check of ``convlab.check``.
 
     Counts may be ``at_most`` times the stage's; ``seed`` is that of the check's numbers.
     ``refused`` is what Numba does not compile, or a slip in the text; ``notes`` are about a
     right kernel, and ``own`` is the file of the learner's cell. With ``barriers_given`` the
-    learner's part of the kernel has no barrier.
+    learner's part of the kernel has no barrier. ``seen`` tells more of the findings.
     """
-    mistakes = of_findings(found.findings, own=own, barriers_given=barriers_given)
+    mistakes = of_findings(found.findings, own=own, barriers_given=barriers_given, seen=seen)
     wrong = [answer for answer in found.answers if not answer.ok]
     ended = all(answer.ended for answer in found.answers)
     right: list[str] = []
     if ended and not wrong:
-        right.append(f"the answer is right on {len(found.answers)} problems")
+        later = max(0, found.planned - len(found.answers))
+        follow = "; larger ones will follow when the rest is right" if later else ""
+        right.append(f"the answer is right on {len(found.answers)} problems{follow}")
     raising = "raised|not end|iterations"
     raised = [one.failed for one in wrong if one.failed and re.search(raising, one.failed)]
     picture = None
@@ -81,6 +91,18 @@ def feedback_on(
         return with_mistakes(mistakes, right, picture)
     right.append("no race, no access out of bounds, no read of uninitialised memory")
     return checked_by_counts(right, rows_of(found.counts, at_most), notes=notes)
+
+
+def seen_on(answer: Answer) -> str:
+    """Return the sentence that names the problem and the tile on which a finding was seen."""
+    told = f"This is on {answer.name!r} ({answer.problem}), which has {features(answer.problem)}"
+    if (tile := answer.tile) is not None:
+        sizes = f"M_B = {tile.M_B}, N_B = {tile.N_B} and K_B = {tile.K_B}"
+        if max(tile.M_T, tile.N_T) > 1:
+            sizes = f"M_B = {tile.M_B}, N_B = {tile.N_B}, K_B = {tile.K_B}, M_T = {tile.M_T} "
+            sizes += f"and N_T = {tile.N_T}"
+        told += f"; the tile has {sizes}"
+    return f"{told}."
 
 
 def rows_of(counts: Sequence[TrafficCount], at_most: float) -> list[Row]:

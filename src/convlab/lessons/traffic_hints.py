@@ -38,8 +38,12 @@ ONE_NUMBER = (
     "Each of these {does} {array} moves one number, and a float4 moves four neighbours at once: "
     "use {call}."
 )
+SEVERAL_READERS = (
+    "{threads} threads of a block read the same number of {array}, on average. Let one thread "
+    "fetch it and store it to shared memory: from there all threads of the block read it."
+)
 WASTE = 1.1  # times the fewest sectors or wavefronts: with no more, a request wastes nothing
-AGAIN = 1.5  # times that threads read or store a number, from which on this is told
+AGAIN = 1.5  # times that threads read or store a number, above which this is told
 DOES = {"load": "reads of", "store": "stores to", "atomic": "atomics on"}
 CodeLine = tuple[str, int]
 
@@ -94,6 +98,33 @@ def writers_of_an_element(launch: LaunchTrace, array: str) -> int:
     return max(map(len, writers.values()), default=0)
 
 
+def stored_by_several(launch: LaunchTrace) -> dict[str, tuple[float, CodeLine]]:
+    """Return how many threads of the block shown store an element of each shared array, on average,
+    while no thread reads it, and the line that makes most of these stores.
+
+    Arrays of fewer elements than a warp has lanes are left out: what all threads store there costs
+    one request.
+    """
+    found = {}
+    for array in launch.arrays:
+        if array.space != "shared" or math.prod(array.shape) < WARP:
+            continue
+        turn, lines = Counter[int](), Counter[CodeLine]()
+        writers = set[tuple[int, int, int, int]]()
+        for one in (each for each in launch.requests if each.array == array.name):
+            for lane, offset in zip(one.lanes, one.offsets, strict=True):
+                for word in range(offset, offset + one.width, WORD_BYTES):
+                    if one.operation == "store":
+                        writers.add((one.warp, lane, word, turn[word]))
+                        lines[one.file, one.line] += 1
+                    else:
+                        turn[word] += 1
+        if writers:
+            elements = {(word, at) for _, _, word, at in writers}
+            found[array.name] = len(writers) / len(elements), lines.most_common(1)[0][0]
+    return found
+
+
 def most_of(
     kernel: Any,
     launches: Sequence[LaunchTrace],
@@ -140,22 +171,59 @@ def _why(
 ) -> str:
     """Return the reason for too high a count of a memory, array and operation.
 
-    Threads that access one number again and again, or one number where a float4 would do, say more
-    than what each request costs. Requests that waste nothing are too many requests.
+    Threads that access one number again and again, or a number that others fetch, or one number
+    where a float4 would do, say more than what each request costs. But lanes whose numbers lie
+    farther apart than float4s do waste sectors or wavefronts, and float4s would not help. Requests
+    that waste nothing are too many requests.
     """
-    _, array, operation = of
+    space, array, operation = of
     again = max((times_again(one, array, operation) for one in launches), default=1.0)
     before = max((times_again(one, array, operation) for one in others), default=1.0)
     if again >= AGAIN * before:
         return AGAIN_TOLD[operation].format(array=array, times=_times(again))
+    if space == "global" and operation == "load" and _shares(others):
+        yours, theirs = (_readers(these, array) for these in (launches, others))
+        if yours >= 2 * max(1.0, theirs):
+            return SEVERAL_READERS.format(array=array, threads=f"{yours:.0f}")
     if others and operation != "atomic":
         yours, theirs = (_width(these, of) for these in (launches, others))
-        if theirs >= 2 * yours:
+        times = _times_the_waste(launches, others, unit, of)
+        apart, _ = _apart(launches, array, operation)
+        scattered = times >= AGAIN and apart > round(theirs / max(1.0, yours))
+        if theirs >= 2 * yours and not scattered:
             does, call = ("loads of", "load4") if operation == "load" else ("stores to", "store4")
             return ONE_NUMBER.format(does=does, array=array, call=call)
     if unit in ("sectors", "wavefronts") and not _wastes_more(launches, others, unit, of):
         unit = "requests"
     return f"{WHY[unit]}{_distance(launches, unit, of)}"
+
+
+def _shares(launches: Sequence[LaunchTrace]) -> bool:
+    """Return whether launches use shared memory."""
+    return any(array.space == "shared" for one in launches for array in one.arrays)
+
+
+def _readers(launches: Sequence[LaunchTrace], array: str) -> float:
+    """Return how many threads of the block shown read a number of an array, on average."""
+    pairs = set[tuple[int, int, int]]()
+    for launch in launches:
+        for one in launch.requests_of(array, "load"):
+            for lane, offset in zip(one.lanes, one.offsets, strict=True):
+                for word in range(offset, offset + one.width, WORD_BYTES):
+                    pairs.add((one.warp, lane, word))
+    return len(pairs) / max(1, len({word for *_, word in pairs}))
+
+
+def _times_the_waste(
+    launches: Sequence[LaunchTrace],
+    others: Sequence[LaunchTrace],
+    unit: str,
+    of: tuple[str, str, str],
+) -> float:
+    """Return how many times as much of a unit requests waste as those of ``others``."""
+    if unit not in ("sectors", "wavefronts"):
+        return 1.0
+    return _waste(launches, unit, of) / max(1.0, _waste(others, unit, of))
 
 
 def _distance(launches: Sequence[LaunchTrace], unit: str, of: tuple[str, str, str]) -> str:
@@ -164,6 +232,15 @@ def _distance(launches: Sequence[LaunchTrace], unit: str, of: tuple[str, str, st
     if unit not in ("sectors", "wavefronts"):
         return ""
     _, array, operation = of
+    most, width = _apart(launches, array, operation)
+    if most <= width:
+        return ""
+    return f" Here the numbers of neighbouring threads mostly lie {most} apart."
+
+
+def _apart(launches: Sequence[LaunchTrace], array: str, operation: str) -> tuple[int, int]:
+    """Return how far apart the numbers of neighbouring lanes mostly lie, in numbers, and how many
+    numbers a lane accesses at most; (0, 1) if no neighbouring lanes access the array."""
     apart, width = Counter[int](), 1
     for launch in launches:
         itemsize = next((one.itemsize for one in launch.arrays if one.name == array), WORD_BYTES)
@@ -174,9 +251,7 @@ def _distance(launches: Sequence[LaunchTrace], unit: str, of: tuple[str, str, st
             ):
                 if next_lane == lane + 1:
                     apart[abs(there - here) // itemsize] += 1
-    if not apart or (most := apart.most_common(1)[0][0]) <= width:
-        return ""
-    return f" Here the numbers of neighbouring threads mostly lie {most} apart."
+    return apart.most_common(1)[0][0] if apart else 0, width
 
 
 def _times(number: float) -> str:
