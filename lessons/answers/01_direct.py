@@ -48,7 +48,7 @@ ANSWERS = {
         wrong("dilations exchanged", "answer", ("f_h * d_h", "f_h * d_w"), ("f_w * d_w", "f_w * d_h"), told="The dilations of rows and columns are exchanged"),
         wrong("the border's pixel repeated", "answer", ("if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i_n, i_c, i_h, i_w]", "pixel = input[i_n, i_c, min(max(i_h, 0), H_i - 1), min(max(i_w, 0), W_i - 1)]\n                    if True:\n                        pass")),
         wrong("around the image", "answer", ("if 0 <= i_h < H_i and 0 <= i_w < W_i:\n                        pixel = input[i_n, i_c, i_h, i_w]", "pixel = input[i_n, i_c, i_h % H_i, i_w % W_i]\n                    if True:\n                        pass")),
-        wrong("the output's channel for the input's", "out of bounds", ("input[i_n, i_c, i_h", "input[i_n, o_c, i_h"), told="Guard the access with the array's size, or correct the index"),
+        wrong("the output's channel for the input's", "out of bounds", ("input[i_n, i_c, i_h", "input[i_n, o_c, i_h"), told="Is o_c the right name everywhere in this line?"),
         wrong("the bias by column", "out of bounds", ("bias[o_c]", "bias[o_w]")),
         wrong("the stride for the filter, too", "answer", ("f_h * d_h", "f_h * s_h"), ("f_w * d_w", "f_w * s_w"), told="The stride stands in the place of the dilation"),
         wrong("ended at the first pixel of the padding", "answer", ("                    if 0 <= i_h < H_i and", "                    if i_h < 0 or i_w < 0 or i_h >= H_i or i_w >= W_i:\n                        break\n                    if 0 <= i_h < H_i and"), told="All of them have padding on the left"),

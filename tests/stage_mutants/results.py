@@ -62,9 +62,8 @@ def _checked_as(mutant: Mutant, name: str) -> str:
             made = mutant.stage(stage.module, Path(folder))
             make = checker.maker(made.prepare, stage)
             tried = planned(stage, make, FIRST)
-            counts: dict[str, int] = {}
             for answer, findings, counted in checker.attempts(stage, make, 0, model, tried=tried):
-                counts = counted or counts
+                counts = counted
                 if not answer.ok or findings:
                     return REJECTED
         except (ValueError, NameError, IndexError, TypeError, SyntaxError):

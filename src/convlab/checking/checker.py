@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +68,7 @@ def check(
     on_problem: OnProblem = lambda name, number, count: None,
     first_findings: bool = False,
     model: ConvProblem | None = None,
-    too_many: TooMany = lambda counts: False,
+    too_many: TooMany | None = None,
     dtype: str | None = None,
 ) -> Check:
     """Check a kernel against the contract of a stage, on the strict simulator.
@@ -91,8 +90,7 @@ def check(
     integer("seed", seed, at_least=0)
     if model is not None and not isinstance(model, ConvProblem):
         raise TypeError(f"model is {shown(model)}: it must be a ConvProblem or None")
-    functions = {"on_step": on_step, "on_problem": on_problem, "too_many": too_many}
-    for name, called in functions.items():
+    for name, called in (("on_step", on_step), ("on_problem", on_problem)):
         if not callable(called):
             raise TypeError(f"{name} is {shown(called)}: it must be a function")
     chosen_stage = stage_named(stage)
@@ -176,27 +174,26 @@ def attempts(
     stage: Stage, make: Maker, seed: int, model: ConvProblem, *,
     tried: Sequence[Planned] | None = None,
     first_findings: bool = False, on_problem: OnProblem = lambda name, number, count: None,
-    on_counted: OnCounted = lambda launches: None, too_many: TooMany = lambda counts: False,
+    on_counted: OnCounted = lambda launches: None, too_many: TooMany | None = None,
 ) -> Iterator[Attempt]:  # fmt: skip
     """Try the problems ``tried`` one by one, by default all that are planned, and the larger ones
-    only while nothing is wrong: what is wrong shows better in small ones. Before these comes
-    ``model``, which is counted; they are left out if its counts are ``too_many``.
+    only while nothing is wrong: what is wrong shows better in small ones. The last is ``model``,
+    which is counted. The larger ones are left out if its counts are ``too_many``.
     With ``first_findings`` problems after the first one with findings run without
     checks. ``on_counted`` gets the traces that are counted."""
     right, strict = True, True
     tried = planned(stage, make) if tried is None else tried
-    numbers, is_counted = count(1), False
-    for name, problem, tile, options, if_right in tried:
+    counted: Attempt | None = None
+    for number, (name, problem, tile, options, if_right) in enumerate(tried, 1):
         if if_right and not right:
             return
-        if if_right and not is_counted:
-            on_problem(COUNTED, next(numbers), len(tried) + 1)
-            is_counted = True
-            answer, findings, counts = _counted(stage, make, model, seed, on_counted)
-            yield answer, findings, counts
-            if not answer.ok or findings or too_many(counts):
+        if if_right and too_many is not None and counted is None:
+            counted = _counted(stage, make, model, seed, on_counted)
+            counts = counted[2]
+            if counts and too_many(counts):
+                yield counted
                 return
-        on_problem(name, next(numbers), len(tried) + 1)
+        on_problem(name, number, len(tried) + 1)
         answer, findings = _try(stage, make, name, problem, tile, seed, strict, **options)
         yield answer, findings, {}
         right = right and answer.ok and not findings
@@ -205,9 +202,9 @@ def attempts(
         strict = strict and not (first_findings and went_on)
         if answer.endless:
             return  # each problem would take as long
-    if right and not is_counted:
-        on_problem(COUNTED, next(numbers), len(tried) + 1)
-        yield _counted(stage, make, model, seed, on_counted)
+    if right:
+        on_problem(COUNTED, len(tried) + 1, len(tried) + 1)
+        yield counted or _counted(stage, make, model, seed, on_counted)
 
 
 def check_also(
