@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from convlab.checking import checker, launches, machine_code, outcome
 from convlab.commands.cli import app
 from convlab.ladder import LADDER, Program, stage_named
 from convlab.ladder.main import m02_implicit_gemm
+from convlab.simulation.recording.loops import EndlessLoop
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -277,9 +279,9 @@ def test_only_for_a_kernel_of_many_iterations_the_stage_s_are_counted(few_proble
     """To count them takes about as long as to run the kernel."""
     counted = []
 
-    def iterations(stage, problem, tile):
+    def iterations(stage, problem, tile, most=10**6):
         counted.append(problem)
-        return 10**6
+        return most
 
     monkeypatch.setattr(checker, "_iterations", iterations)
     assert convlab.check(stage_named("m03").prepare, "m03").ok
@@ -290,6 +292,30 @@ def test_only_for_a_kernel_of_many_iterations_the_stage_s_are_counted(few_proble
     monkeypatch.setattr(checker, "_iterations", lambda *_: 1)
     (answer,) = convlab.check(stage_named("m03").prepare, "m03").answers
     assert answer.endless
+
+
+def test_the_stage_s_iterations_are_counted_as_far_as_a_kernel_needs_them():
+    """A kernel may run just as many as if all of the stage's were known."""
+    stage, problem = stage_named("m03"), convlab.ConvProblem(1, 3, 5, 5, 4, 3, padding=1)
+    own = partial(checker._iterations, stage, problem, stage.tiny_tile)
+    every = own()
+    assert every > 1_000
+    assert [own(most) for most in (100, every - 1, every, every + 1)] == [
+        100, every - 1, every, every
+    ]  # fmt: skip
+    asked = []
+
+    def counted(most):
+        asked.append(most)
+        return min(most, 100_000)
+
+    loops = checker.limited_loops(counted)
+    allowed = checker.ITERATIONS + checker.TIMES * 100_000
+    assert sum(1 for _ in loops.run(0, range(allowed))) == loops.limit == allowed
+    with pytest.raises(EndlessLoop):
+        next(loops.run(0, range(1)))
+    assert asked[0] == 20_000  # a fifth of the stage's
+    assert asked == sorted(asked)
 
 
 @pytest.mark.parametrize("name", ["m08", "t02", "h01"])

@@ -112,12 +112,15 @@ def _is_right(stage: Stage, prepare: Callable[..., Program], case: Case) -> bool
 
 
 @cache
-def _iterations(name: str, case: Case) -> int:
-    """Count the iterations that all loops of all threads of the stage's kernels run together."""
-    stage, loops = stage_of_gradients(name), Loops()
+def _iterations(name: str, case: Case, most: int) -> int:
+    """Count the iterations that all loops of all threads of the stage's kernels run together, at
+    most ``most``."""
+    stage, loops = stage_of_gradients(name), Loops(most)
     assert stage is not None
-    most = loops.left
-    _run(stage, stage.prepare, case, strict=False, loops=loops)
+    try:
+        _run(stage, stage.prepare, case, strict=False, loops=loops)
+    except EndlessLoop:
+        return most
     return most - loops.left
 
 

@@ -330,7 +330,7 @@ def _checked(
 
 def _run(
     stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors,
-    own: Callable[[], int], strict: bool,
+    own: Callable[[int], int], strict: bool,
 ) -> Ran:  # fmt: skip
     arrays = _copies(problem, tensors)
     simulator = Simulator(strict, loops=limited_loops(own))
@@ -351,29 +351,34 @@ def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
     return input, weight, np.full(problem.output_shape, np.nan, input.dtype), bias
 
 
-def limited_loops(own: Callable[[], int]) -> Loops:
-    """The iterations that a kernel may run where the stage's runs ``own()``.
+def limited_loops(own: Callable[[int], int]) -> Loops:
+    """The iterations that a kernel may run: ITERATIONS, and TIMES those of the stage. ``own(most)``
+    returns how many the stage runs, or ``most`` if these are more.
 
-    The stage's are counted only when the kernel has run ITERATIONS, which few do, because it takes
-    about as long as the kernel. A thread counts them: the simulator keeps the state of a launch,
-    which is then at work, by thread.
+    The stage's are counted only when the kernel has run ITERATIONS, and only so far as the kernel
+    needs them, because it takes as long as to run the stage. A thread counts them: the simulator
+    keeps the state of a launch, which is then at work, by thread.
     """
 
-    def more() -> int:
+    def more(added: int) -> int:
+        most = max(ITERATIONS // TIMES, 4 * added // TIMES)
         with ThreadPoolExecutor(max_workers=1) as another:
-            return TIMES * another.submit(own).result()
+            return TIMES * another.submit(own, most).result() - added
 
     return Loops(ITERATIONS, more=more)
 
 
 @lru_cache(maxsize=256)
-def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None) -> int:
-    """Count the iterations that all loops of all threads of the stage's kernels run together."""
+def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None, most: int = 1 << 62) -> int:
+    """Count the iterations that all loops of all threads of the stage's kernels run together, at
+    most ``most``."""
     program = stage.prepare(problem, tile)
-    simulator = Simulator(strict=False, loops=(loops := Loops()))
-    most = loops.left
+    simulator = Simulator(strict=False, loops=(loops := Loops(most)))
     ready = Plan(problem, stage, program.tile, simulator, program=program)
-    ready(*_copies(problem, random_tensors(problem, 0)))
+    try:
+        ready(*_copies(problem, random_tensors(problem, 0)))
+    except EndlessLoop:
+        return most
     return most - loops.left
 
 
@@ -385,7 +390,7 @@ def _counted(
     """The answer on the problem that is counted, and its counts. ``loops`` count the iterations;
     without them a kernel may run as many as the stage allows."""
 
-    def own() -> int:
+    def own(most: int) -> int:
         return _counts_of_stage(stage, problem, seed).iterations
 
     tile = stage.model_tile or stage.tiny_tile

@@ -36,19 +36,24 @@ class EndlessLoop(RuntimeError):
 
 class Loops:
     """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run, and
-    when these are used up, as many as ``more`` returns, which is called once at most. More of them
-    are an error, or a finding if it ``finds``."""
+    when these are used up, as many as ``more`` returns. It gets the number that it has returned so
+    far, and returns zero where there are no more. More of them are an error, or a finding if it
+    ``finds``."""
 
     def __init__(
-        self, left: int = 1 << 62, finds: bool = False, more: Callable[[], int] | None = None
+        self,
+        left: int = 1 << 62,
+        finds: bool = False,
+        more: Callable[[int], int] | None = None,
+        added: int = 0,
     ) -> None:
         self.left, self.limit, self.finds = left, left, finds
-        self._more = more
+        self._more, self._added = more, added
         self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
 
     def afresh(self) -> Loops:
         """Return a count of its own of the iterations that are left here now."""
-        return Loops(self.left, more=self._more)
+        return Loops(self.left, more=self._more, added=self._added)
 
     def range(self, *bounds: int) -> Loop:
         """The ``range`` of a kernel whose loops are counted."""
@@ -79,10 +84,11 @@ class Loops:
             del self._running[id(turn)]
 
     def _extended(self) -> bool:
-        """Add the iterations that ``more`` returns, unless it has been called before. Return True
-        if the one that has just begun may be run."""
+        """Add the iterations that ``more`` returns. Return True if the one that has just begun may
+        be run."""
         if self._more is not None:
-            more, self._more = self._more(), None
+            more = self._more(self._added)
+            self._added += more
             self.left += more
             self.limit += more
         return self.left >= 0
