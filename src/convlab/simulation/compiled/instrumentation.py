@@ -37,7 +37,7 @@ from convlab.simulation.compiled.numbers import AS_ON_A_GPU
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.runtime import call
 from convlab.simulation.compiled.suspects import BY_ZERO, ENDLESS
-from convlab.simulation.rules.retries import Retry, has_computed_operand, update_of
+from convlab.simulation.rules.retries import Retry, has_update_by_two_atomics, update_of
 
 MOST_STEPS = 10_000_000  # iterations of a thread's ``while`` loops before the other engine looks
 LOOK_STEPS = 1 << 22  # iterations between two looks at Ctrl-C; a power of two
@@ -364,6 +364,6 @@ def uses_ranks(function: ir.FunctionIR, callees: Callees) -> bool:
                 raise NeedsGreenlets("the result of an exchange is used")
             used |= bool(name)
     code = function.func_id.code
-    if used and has_computed_operand(code, code.co_filename):
-        raise NeedsGreenlets("an atomic changes what the result of another one decides")
+    if used and has_update_by_two_atomics(code, code.co_filename):
+        raise NeedsGreenlets("an update by two atomics")
     return used

@@ -38,7 +38,7 @@ from convlab.simulation.recording.loops import Loops
 from convlab.simulation.recording.sites import Sites, activemask_after_branch, has_while
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.launch_checks import with_arrays
-from convlab.simulation.rules.retries import has_computed_operand
+from convlab.simulation.rules.retries import has_update_by_two_atomics
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.support.values import shown
 
@@ -86,9 +86,9 @@ class Translation:
 
     @property
     def updates_by_two_atomics(self) -> bool:
-        """Return whether threads may read an element by one atomic and change it by another."""
+        """Return whether threads may update an element by one atomic and the result of another."""
         return "atomic" in self.names and any(
-            has_computed_operand(code, code.co_filename) for code in self.codes
+            has_update_by_two_atomics(code, code.co_filename) for code in self.codes
         )
 
     @property

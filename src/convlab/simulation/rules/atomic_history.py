@@ -2,9 +2,10 @@
 
 It shows which results depend on the order of threads: a thread reads a value before another one
 changes it, or gives up polling (``polls.py``), or goes on without a lock (``locks.py``), or its
-update is lost. An update by two atomics, one that reads and one whose operand is computed from
-that or whose ``exch`` is decided by it, loses what comes between. So does an ``exch`` that the
-result of an atomic of another element decides.
+update is lost. In an update by two atomics the first one reads, and the second one has an operand
+that is computed from that number, or is an ``exch`` that a test of that number decides. Such an
+update loses what comes between the two. The first atomic of such an ``exch`` may also be of another
+element.
 """
 
 from __future__ import annotations
@@ -76,15 +77,16 @@ class AtomicHistory:
         # Changes: whether a thread uses a value that it has exchanged, or any value that it has
         # changed by an atomic, such as its place in a queue.
         self.takes = self.ranks = False
-        # The value that a thread's last atomic read or left at an element, and its position; the
-        # position of the last ``cas`` that stored a value in an element.
+        # The value that a thread's last atomic read or left at an element, and its position.
         self._last: dict[ThreadElement, tuple[object, int]] = {}
-        # The value that a thread has left at an element by an atomic whose result it uses; and
-        # whether a thread has computed an operand from such a value, or from one that it has read.
-        self._left_there: dict[ThreadElement, object] = {}
-        self.computes = False
-        self.pairs_matter = False  # whether the kernel has an atomic with such an operand
+        # The position of the last ``cas`` that stored a value in an element.
         self._put: dict[Element, dict[object, int]] = defaultdict(dict)
+
+        # Updates by two atomics: whether the kernel's text has any, and whether a thread has made
+        # one, by an operand that it computes or an ``exch`` that it decides on.
+        self.pairs_matter = self.computes = False
+        # The value that a thread has left at an element by an atomic whose result it uses.
+        self._left_there: dict[ThreadElement, object] = {}
         # The position of a thread's last atomic whose result it uses, and of an element's last
         # change, with the thread that changed it.
         self._decided_at: dict[int, int] = {}

@@ -17,10 +17,11 @@ caller asks for them. A result that differs there without a sign of a mistake is
 
 But an update of such an array may be lost: a thread reads an element, another one changes it, and
 the first one's ``cas`` fails and is not tried again, or its ``exch`` overwrites the change, or it
-changes the element by an operand that it has computed from the old number; or the result of an
-atomic of another element decides an ``exch``, which overwrites a later thread's. That is so if the
-element becomes one number with all threads one after the other, from the first to the last and from
-the last to the first, and another number if they interleave.
+changes the element by an operand that it has computed from the old number. Or a thread decides by
+the result of another element's atomic to ``exch`` a number, and overwrites that of a thread which
+decided later. An update is lost if the element becomes one number with all threads one after the
+other, from the first to the last and from the last to the first, and another number if they
+interleave.
 """
 
 from __future__ import annotations
@@ -315,10 +316,11 @@ def _report_lost(
         if not alike(first, last, scale) or alike(first, now, scale):
             continue
         element = lost.key._replace(array=span.name, at=index).element
-        what = f"a thread reads {lost.read} from {element}, another thread changes it"
         if lost.follows:
             what = f"the result of an atomic decides that a thread changes {element}"
             what += ", another thread changes it first"
+        else:
+            what = f"a thread reads {lost.read} from {element}, another thread changes it"
         what += f", and {lost.how}: {element} becomes {first}, and {now} in another order"
         _add(other, what, lost.key)
 

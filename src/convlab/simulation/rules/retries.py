@@ -39,17 +39,14 @@ LOCKING = ("cas", "compare_and_swap", "exch")  # the atomics that take locks
 
 
 class Update(NamedTuple):
-    """The facts from the text about an update of an element by an atomic: how often it is tried
-    again, whether its new value is computed from the old one, or for an ``exch`` decided by it,
-    whether it is an ``exch`` that follows from the result of an atomic of another element, whether
-    it is in a ``while`` loop that no counter ends, and the atomic's name. A load has no name, and
+    """The facts from the text about an update of an element by an atomic. A load has no name, and
     only counts as tried again in a loop that only polls."""
 
     retry: Retry = Retry.NEVER
-    computed: bool = False
-    follows: bool = False
-    walks: bool = False
-    name: str = ""
+    computed: bool = False  # from the element's old value, or an ``exch`` that this value decides
+    follows: bool = False  # an ``exch`` that the result of another element's atomic decides
+    walks: bool = False  # in a ``while`` loop that no counter ends
+    name: str = ""  # the atomic's
 
 
 @lru_cache(maxsize=1000)
@@ -62,8 +59,8 @@ def update_of(code: CodeType, offset: int, file: str) -> Update:
         if isinstance(node, ast.Call) and _position(node) == position:
             return Update(
                 retry=_Result(nodes, node).retry(),
-                computed=_is_computed(nodes, node) or _is_decided(nodes, node, True),
-                follows=_is_decided(nodes, node, False),
+                computed=_is_computed(nodes, node) or _is_decided_by_old_value(nodes, node),
+                follows=_is_decided_by_another(nodes, node),
                 walks=_walks(nodes, node),
                 name=getattr(node.func, "attr", ""),
             )
@@ -213,21 +210,38 @@ def _is_computed(nodes: list[ast.AST], call: ast.Call) -> bool:
     return bool(call.args) and _computes(call.args[-1], names)
 
 
-def _is_decided(nodes: list[ast.AST], call: ast.Call, by_same_element: bool) -> bool:
-    """Return whether the call is an ``exch`` that a test before it decides, and the test depends on
-    the result of another atomic of the same element, or of another one: updates such as ``if a[i] >
-    atomic.add(most, 0, 0): atomic.exch(most, 0, a[i])``. A flag that is set so loses nothing."""
-    if getattr(call.func, "attr", "") != "exch" or not call.args:
+def _is_decided_by_old_value(nodes: list[ast.AST], call: ast.Call) -> bool:
+    """Return whether the call is an ``exch`` that a test of the element's old value decides, as in
+    ``if a[i] > atomic.add(most, 0, 0): atomic.exch(most, 0, a[i])``."""
+    reads = [
+        node for node in nodes if isinstance(node, ast.Call) and _is_of_same_element(node, call)
+    ]
+    return _is_decided(nodes, call, reads)
+
+
+def _is_decided_by_another(nodes: list[ast.AST], call: ast.Call) -> bool:
+    """Return whether the call is an ``exch`` that a test of the result of another element's atomic
+    decides, as in ``if a[i] > atomic.max(most, 0, a[i]): atomic.exch(place, 0, i)``.
+
+    An ``exch`` of a constant is not: it sets a flag, to the same number whichever thread is last.
+    """
+    if not call.args or isinstance(call.args[-1], ast.Constant):
         return False
-    if not by_same_element and isinstance(call.args[-1], ast.Constant):
-        return False
-    results = [
+    atomics = [
         node
         for node in nodes
-        if isinstance(node, ast.Call) and node is not call and not _is_cas(node)
-        if _is_of_same_element(node, call) is by_same_element
-        if by_same_element or ".atomic." in f".{ast.unparse(node.func)}"
+        if isinstance(node, ast.Call) and ".atomic." in f".{ast.unparse(node.func)}"
+        if not _is_of_same_element(node, call)
     ]
+    return _is_decided(nodes, call, atomics)
+
+
+def _is_decided(nodes: list[ast.AST], call: ast.Call, atomics: list[ast.Call]) -> bool:
+    """Return whether the call is an ``exch``, and a test before it depends on the result of one of
+    these atomics. The test need not contain the call: a thread may return early."""
+    if getattr(call.func, "attr", "") != "exch" or not call.args:
+        return False
+    results = [one for one in atomics if one is not call and not _is_cas(one)]
     stored = {
         name
         for node in nodes
@@ -260,7 +274,7 @@ def _computed_from(names: set[str], nodes: list[ast.AST]) -> set[str]:
 
 
 @lru_cache(maxsize=1000)
-def has_computed_operand(code: CodeType, file: str) -> bool:
+def has_update_by_two_atomics(code: CodeType, file: str) -> bool:
     """Return whether a function has a call, other than a ``cas``, whose operand is computed from
     the result of another call with the same array and index, or an ``exch`` that the result of
     another atomic decides."""
@@ -269,8 +283,8 @@ def has_computed_operand(code: CodeType, file: str) -> bool:
     calls = (node for node in nodes if isinstance(node, ast.Call) and not _is_cas(node))
     return any(
         _is_computed(nodes, call)
-        or _is_decided(nodes, call, True)
-        or _is_decided(nodes, call, False)
+        or _is_decided_by_old_value(nodes, call)
+        or _is_decided_by_another(nodes, call)
         for call in calls
     )
 
