@@ -200,6 +200,13 @@ def grouped_tables(results: Results) -> papers.Shown:
     return table(("name", "layer", "convlab ms", "PyTorch ms", "PyTorch / convlab"), lines), ()
 
 
+def _mean_and_least(ratios: Mapping[str, float]) -> tuple[str, str, str]:
+    """Return how many of the twelve layers have a speedup, the geometric mean, and the least."""
+    least = min(ratios, key=lambda name: ratios[name])
+    mean = Speedup(list(ratios.values())).mean
+    return f"{len(ratios)} of {len(LAYER_NAMES)}", f"{mean:.2f}", f"{ratios[least]:.2f} ({least})"
+
+
 def gradients_tables(results: Results) -> papers.Shown:
     """Return two tables: the mean speedup of g03 over PyTorch for each gradient, and both gradients
     of each layer by g01, g02 with m15, g03, and PyTorch."""
@@ -207,20 +214,12 @@ def gradients_tables(results: Results) -> papers.Shown:
     contenders = [contender(results, name) for name in systems]
     g03, torch = contenders[2:]
     layers = {name: (name, batch) for name, batch in results.layers()}
-    over = dict(zip(results.layers(), g03.over(torch).by_layer, strict=True))
+    speedups = zip(layers, g03.over(torch).by_layer, strict=True)
+    known = {name: speedup for name, speedup in speedups if speedup is not None}
     means = []
     for of, tensor in zip(OF, ("input", "weight"), strict=True):
-        keys = [layers[f"{name} {of}"] for name in LAYER_NAMES if f"{name} {of}" in layers]
-        ratios = {key: ratio for key in keys if (ratio := over[key]) is not None}
-        least = min(ratios, key=lambda key: ratios[key])
-        means.append(
-            (
-                tensor,
-                f"{len(ratios)} of {len(LAYER_NAMES)}",
-                f"{Speedup(list(ratios.values())).mean:.2f}",
-                f"{ratios[least]:.2f} ({least[0].split()[0]})",
-            )
-        )
+        ratios = {name: known[f"{name} {of}"] for name in LAYER_NAMES if f"{name} {of}" in known}
+        means.append((tensor, *_mean_and_least(ratios)))
     lines = [
         (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))
         for name in LAYER_NAMES
@@ -232,8 +231,8 @@ def gradients_tables(results: Results) -> papers.Shown:
 
 
 def float32_tables(results: Results) -> papers.Shown:
-    """Return two tables: the speedup of the fastest stage over the fastest of PyTorch and of all
-    algorithms of cuDNN in float32, as a mean, and on each layer with both names."""
+    """Return two tables: the mean speedup of the fastest stage over the fastest library, which is
+    PyTorch or an algorithm of cuDNN in float32, and the names and times of both on each layer."""
     kinds = ("stage", "baseline")
     own, others = (Contender(results, kind, kind, results.names(kind)) for kind in kinds)
     ratios, lines = {}, []
@@ -244,12 +243,9 @@ def float32_tables(results: Results) -> papers.Shown:
         ratios[name] = theirs.time_ms / mine.time_ms
         stage, times = short_name(mine.system), (_time(mine), _time(theirs))
         lines.append((name, stage, theirs.system, *times, f"{ratios[name]:.2f}"))
-    least = min(ratios, key=lambda name: ratios[name])
-    mean = Speedup(list(ratios.values())).mean
-    values = f"{len(ratios)} of {len(LAYER_NAMES)}", f"{mean:.2f}", f"{ratios[least]:.2f} ({least})"
-    columns = ("layers measured", "geometric mean over the fastest", "least")
-    head = ("layer", "stage", "fastest in float32", "convlab ms", "its ms", "its / convlab")
-    return f"{table(columns, [values])}\n{table(head, lines)}", ()
+    columns = ("layers measured", "geometric mean over the fastest library", "least")
+    head = ("layer", "stage", "library", "convlab ms", "library ms", "library / convlab")
+    return f"{table(columns, [_mean_and_least(ratios)])}\n{table(head, lines)}", ()
 
 
 def _time(row: ResultRow | None) -> str:
