@@ -1,8 +1,8 @@
 """Machine code of the compiled engine, kept on disk (:mod:`convlab.support.kernel_files`).
 
-It is made of the simulator's files, by Numba and LLVM, for one kind of CPU: all of these are in its
-key, and for a kernel its text. What is kept are facts and object files, after a line of JSON with
-each one's symbol, name and size.
+It depends on the simulator's files, on Numba and LLVM, and on the CPU: all of these are in its key,
+and for a kernel its text. What is kept are facts and object files, after a line of JSON with each
+one's symbol, name and size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from numba.core import config
 from convlab.support import kernel_files
 from convlab.support.whole_files import fingerprint
 
-# Refusals are kept too, and they depend on the rules and on types as the other engine has them.
+# Not only the compiler's files: refusals are kept too, and depend on the rules and on the types
+# that the other engine infers.
 SIMULATION = Path(__file__).parent.parent
 PACKAGES = "numba", "llvmlite", "numpy", "numba-cuda", "numba-cuda-mlir"
 SETTINGS = "OPT", "DEBUGINFO_DEFAULT", "USING_SVML", "CPU_NAME", "CPU_FEATURES", "LOOP_VECTORIZE"

@@ -253,7 +253,7 @@ class Copies:
         if isinstance(source, np.ndarray):
             self._streams.device_reads(source)
         records = is_cuda_array(source) and array._ary.dtype.names is not None
-        if records:  # Numba's simulator takes a device array's records for plain bytes
+        if records:  # which Numba's simulator would read from a device array as plain bytes
             self._check(array, source)
             np.copyto(array._ary, source._ary)
         else:
@@ -296,7 +296,8 @@ class Copies:
         """Note a copy or assignment. The host waits for it if it is in no stream."""
         touched = Touched()
         touched.whole(device, writes=True)
-        is_on_device, source = is_cuda_array(source), getattr(source, "_ary", source)
+        is_on_device = is_cuda_array(source)
+        source = getattr(source, "_ary", source)
         if is_on_device and isinstance(source, np.ndarray):
             self._unwritten.copied(device, source)
         else:

@@ -29,8 +29,9 @@ from convlab.simulation.memory.touched import Touched
 from convlab.simulation.rules.findings import Finding
 from convlab.support.values import integer
 
-# CUDA's handles: none and the legacy default stream, and the default stream of each host thread.
-_DEFAULT_HANDLES, _PER_THREAD = (0, 1), 2
+# CUDA's handles of default streams.
+_DEFAULT_HANDLES = (0, 1)  # no handle, and the legacy default stream
+_PER_THREAD = 2  # the default stream of the host thread that uses the handle
 Argument = TypeVar("Argument")
 
 
@@ -117,7 +118,7 @@ class Streams:
         self.lock = RLock()
         self._order, self._host = StreamOrder(on_finding), HostAccesses(on_finding)
         self._last_number = _PER_THREAD
-        self._of_threads: dict[int, Stream] = {}  # the default streams of the host's threads
+        self._of_threads: dict[int, Stream] = {}  # default streams, by the id of the host thread
         self._external: dict[int, Stream] = {}  # by the handle that the program gave
         self._pinned: list[np.ndarray] = []  # pinned by ``cuda.pinned``, for some time
 
@@ -127,12 +128,12 @@ class Streams:
         return Stream(self, self._last_number)
 
     def per_thread_stream(self) -> Stream:
-        """Return the default stream of the host's thread that asks. It waits for the legacy default
-        stream, which waits for it, and for no other stream."""
+        """Return the default stream of the calling host thread. It and the legacy default stream
+        wait for each other; it waits for no other stream."""
         with self.lock:
             thread = get_ident()
             if thread not in self._of_threads:
-                first = not self._of_threads
+                first = not self._of_threads  # has CUDA's number; others need one of their own
                 self._of_threads[thread] = Stream(self, _PER_THREAD) if first else self.stream()
             return self._of_threads[thread]
 

@@ -42,12 +42,13 @@ class UnwrittenArrays:
         self._drop(low)
 
     def copied(self, part: np.ndarray, source: np.ndarray) -> None:
-        """Note that these elements have been copied from ``source``: bytes that nothing has written
-        there are not written here either. If the types differ, each element counts as a whole."""
-        low, there = byte_bounds(owner_of(part))[0], byte_bounds(owner_of(source))[0]
+        """Note that these elements have been copied from ``source``. A byte that nothing has
+        written in ``source`` counts as unwritten in the copy too. If the types differ, each element
+        counts as a whole."""
+        low, source_low = byte_bounds(owner_of(part))[0], byte_bounds(owner_of(source))[0]
         unwritten = np.zeros((*source.shape, 1), bool)
-        if there in self._masks and source.size:
-            unwritten = self._bytes_of(source, there).copy()  # both may be parts of one array
+        if source_low in self._masks and source.size:
+            unwritten = self._bytes_of(source, source_low).copy()  # both may be parts of one array
             if source.dtype != part.dtype:
                 unwritten = np.logical_or.reduce(unwritten, axis=-1, keepdims=True)
         self.wrote(part)
@@ -61,8 +62,8 @@ class UnwrittenArrays:
         self._bytes_of(part, low)[...] |= unwritten
 
     def _bytes_of(self, part: np.ndarray, low: int) -> np.ndarray:
-        """Return the piece of the mask that begins at ``low`` for these elements: their shape, and
-        the bytes of each."""
+        """Return a view of the mask for these elements, with one more axis for the bytes of each.
+        ``low`` is the first address of the array that the mask is for."""
         shape, strides = (*part.shape, part.itemsize), (*part.strides, 1)
         return as_strided(self._masks[low][start_of(part) - low :], shape, strides)
 

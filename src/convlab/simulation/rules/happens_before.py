@@ -25,7 +25,7 @@ BLOCK_FENCE, FENCE = 64, 65
 IN_TIME = attrgetter("position")
 # Equal for two events of a thread with no barrier between.
 BETWEEN_BARRIERS = attrgetter("thread", "phase", "epoch")
-# An access's thread, phase and epoch, and where it lies among a launch's fences and atomics.
+# An access's thread, phase and epoch, and its place among the fences and atomics of the launch.
 Moment = tuple[int, int, int, int]
 
 
@@ -135,7 +135,8 @@ class HappensBefore:
         read: dict[tuple[int, int, int], float] = {}  # the position of the last read, by thread
         before: dict[int, tuple[int, int]] = {}  # each thread's last atomic
         self._positions: list[float] = []  # of all events
-        # The answers about accesses that no event tells apart: often those to many elements.
+        # Answers by the moments of two accesses. Accesses to many elements often share a moment,
+        # because no fence, atomic or barrier of their thread lies between them.
         self._answers: dict[tuple[Moment, Moment, bool], bool] = {}
         for event in merge(fences, atomics, key=IN_TIME):
             self._positions.append(event.position)
@@ -180,11 +181,12 @@ class HappensBefore:
         return answer
 
     def _moment(self, access: LoggedAccess) -> Moment:
-        """Return all of an access that its order with the events depends on."""
-        # Odd at an event, even between two.
-        among = bisect_left(self._positions, access.position)
-        among += bisect_right(self._positions, access.position)
-        return access.thread, access.phase, access.epoch, among
+        """Return all that the order of an access and the events depends on. Its thread tells its
+        block and warp."""
+        # Events before the access, and events not after it: they differ only at an event itself.
+        before = bisect_left(self._positions, access.position)
+        not_after = bisect_right(self._positions, access.position)
+        return access.thread, access.phase, access.epoch, before + not_after
 
     def _early(self, atomic: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether an access may come before the atomic that it waits for: its thread has

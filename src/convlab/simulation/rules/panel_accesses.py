@@ -197,11 +197,8 @@ class PanelAccesses:
         near = near.take(np.argsort(near.address, kind="stable"))
         widest = int(near.size.max(initial=1))
         begin = int(time_of(log.start - 1))  # of this piece of the log
-        times, ends, changing = (
-            time_of(near.position),
-            near.address + near.size,
-            near.kind & 3 != READ,
-        )
+        times, ends = time_of(near.position), near.address + near.size
+        changing = near.kind & 3 != READ
         for access in self._all:
             low = int(np.searchsorted(near.address, access.first - widest + 1))
             here = slice(low, int(np.searchsorted(near.address, access.end)))

@@ -53,8 +53,9 @@ class RaceSentences:
         self._sites, self.columns = sites, log.columns()
         self._grid, self._block_shape, self._syncs_warps = grid, block_shape, syncs_warps
         self._block_size = math.prod(block_shape)
-        # The numbers of threads and of warps that come to two sites, by these, block and warp.
-        self._known: dict[tuple[int, int, int, int | None], tuple[int, int]] = {}
+        # How many threads and warps reach two sites, by both sites, the block, and one warp if only
+        # that counts. A log may have hundreds of races of two lines.
+        self._reached: dict[tuple[int, int, int, int | None], tuple[int, int]] = {}
 
     def sentence(self, conflict: Conflict, element: str) -> str:
         """Say which two threads or blocks access the element, and what is missing between them."""
@@ -104,21 +105,21 @@ class RaceSentences:
             return AT_ONCE
         return TWO_STORES if first.kind == second.kind == WRITE else NO_BARRIER
 
-    def _come(
+    def _reaching(
         self, first: LoggedAccess, second: LoggedAccess, warp: int | None = None
     ) -> tuple[int, int]:
-        """Return how many threads and warps of the block come to the sites of the two accesses, or
-        those of one ``warp``."""
+        """Return how many threads and warps of the block reach the site of either access; with
+        ``warp``, how many of that warp alone."""
         asked = first.site, second.site, first.block, warp
-        if asked not in self._known:
+        if asked not in self._reached:
             columns = self.columns
             here = (columns.site == first.site) | (columns.site == second.site)
             here &= columns.block == first.block
             if warp is not None:
                 here &= columns.warp == warp
             threads, warps = np.unique(columns.thread[here]), np.unique(columns.warp[here])
-            self._known[asked] = len(threads), len(warps)
-        return self._known[asked]
+            self._reached[asked] = len(threads), len(warps)
+        return self._reached[asked]
 
     def _in_a_branch(self, first: LoggedAccess, second: LoggedAccess) -> bool:
         """Return whether one branch contains both accesses and not all threads reach it: threads of
@@ -127,7 +128,7 @@ class RaceSentences:
         if first.warp == second.warp and self._by_warps(first, second):
             warp = first.warp
             size = min(WARP, size - first.warp % WARP * WARP)
-        threads, _ = self._come(first, second, warp)
+        threads, _ = self._reaching(first, second, warp)
         return threads < size and self._sites.together_in_branch(first.site, second.site)
 
     def _by_warps(self, first: LoggedAccess, second: LoggedAccess) -> bool:
@@ -135,7 +136,7 @@ class RaceSentences:
         it, or only some warps reach that branch."""
         if self._syncs_warps:
             return True
-        _, warps = self._come(first, second)
+        _, warps = self._reaching(first, second)
         all_warps = -(-self._block_size // WARP)
         return warps < all_warps and self._sites.together_in_branch(first.site, second.site)
 

@@ -227,7 +227,7 @@ class Reports:
         )
 
     def _sentences_of(self, log: AccessLog) -> RaceSentences:
-        """Return what puts races of the log into words: the same until the log is cleared."""
+        """Return the sentences about races of the log: the same object until the log is cleared."""
         known = self._sentences
         if known is None or known.columns is not log.columns():
             known = self._sentences = RaceSentences(

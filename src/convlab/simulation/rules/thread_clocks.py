@@ -107,8 +107,8 @@ class BlockClocks:
         return self._had[thread][bisect_right(self._since[thread], time) - 1]
 
     def knows_from(self, thread: int, entry: int, least: int) -> int:
-        """Return the time from which a thread knows at least so much of an entry; NEVER if it never
-        does. A thread forgets nothing."""
+        """Return the time from which a thread knows at least ``least`` of an entry, NEVER if it
+        does not. A thread forgets nothing, so bisection finds the time."""
         had = self._had[thread]
         begin = bisect_left(had, True, key=lambda one: knows(one, entry, least))
         return self._since[thread][begin] if begin < len(had) else NEVER
@@ -153,9 +153,9 @@ class ThreadClocks:
             self._fences.setdefault(self._clock.number, []).append(self.now())
 
     def fences_of(self, thread: int) -> np.ndarray:
-        """Return the times of the fences of a thread, by its number in the launch, and NEVER."""
+        """Return the times of a thread's fences and NEVER, by the thread's number in the launch."""
         fences, times = self._fences.get(thread, []), self._fence_times.get(thread)
-        if times is None or len(times) <= len(fences):
+        if times is None or len(times) != len(fences) + 1:  # the thread has fenced since
             times = self._fence_times[thread] = np.array([*fences, NEVER], np.int64)
         return times
 
