@@ -18,11 +18,11 @@ from numba import cuda
 
 import convlab
 
-FEW = 5  # every so many of the long tables
+STEP = 5  # of the long tables every fifth case
 NESTED = [
     *(*atomic_pairs.WRONG, *atomic_pairs.RIGHT, *retries.WRONG, *retries.RIGHT),
-    *(*messages.WRONG, *messages.RIGHT, *schedules.WRONG[::FEW], *schedules.RIGHT[::FEW]),
-    *(*WRONG[::FEW], *RIGHT[::FEW]),
+    *(*messages.WRONG, *messages.RIGHT, *schedules.WRONG[::STEP], *schedules.RIGHT[::STEP]),
+    *(*WRONG[::STEP], *RIGHT[::STEP]),
 ]
 
 
@@ -43,8 +43,8 @@ def copied(function: Any, file: str, depth: int) -> Any:
 
 
 def said_of(case: Case, depth: int) -> tuple[str, list[np.ndarray]]:
-    """Return what is found in a copy of a case's kernel, with no numbers of lines, and the
-    arguments afterwards."""
+    """Return the findings in a copy of a case's kernel, without line numbers, and the arguments
+    after the launch."""
     kernel = copied(case.kernel.py_func, f"<{case.name} in {depth}>", depth)
     found = ""
     arguments = case.arguments()
