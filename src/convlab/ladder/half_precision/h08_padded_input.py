@@ -239,7 +239,7 @@ def make_piece(dtype: str, CHANNELS: int, NUMBERS: int) -> DeviceFunction:
 
 
 def pieces_of(dtype: str, channels: int, padded: int, rows: int) -> int:
-    """Return how many pieces of 16 bytes so many rows of ``padded`` channels are. Raises
+    """Return how many pieces of 16 bytes ``rows`` rows of ``padded`` channels have. Raises
     ``ValueError`` for 32 GiB or more."""
     pieces = rows * (padded // FORMATS[dtype].neighbours)
     if pieces >= MOST_PIECES:
@@ -273,8 +273,8 @@ def make_pad(dtype: str, CHANNELS: int, PADDED: int, ROWS: int, VALID: int) -> K
 
 
 class Padded(NamedTuple):
-    """A tensor whose rows are copied to padded ones, in ``pieces`` of 16 bytes: the tensor, the
-    rows of its copy, and its own."""
+    """A tensor ``of`` the problem whose copy has padded channels. The copy has ``rows`` rows, of
+    which ``valid`` come from the tensor, and is written in ``pieces`` of 16 bytes."""
 
     of: str
     rows: int
