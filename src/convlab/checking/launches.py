@@ -74,7 +74,7 @@ PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
 # Problems for some stages only.
 FULL, CHUNKS = "whole tiles", "more channels than a slice"
 STAYING, STAYING_TOO = "one block for all tiles", "two blocks for all tiles"
-BROKEN_PIECE = "an input that ends within 16 bytes"
+BROKEN_PIECE = "an input whose last 16 bytes are not whole"
 FOR_SOME = {
     # For stages with tiles: M_B channels, 128 windows, and 64 terms. Each of the others leaves a
     # remainder, which may hide that the last element of a tile is missing.
@@ -87,8 +87,8 @@ FOR_SOME = {
     # reads a row of the filter so often that h06 copies it.
     STAYING: ConvProblem(4, 5, 9, 12, 61, (5, 3), stride=(2, 1), padding=2),
     STAYING_TOO: ConvProblem(4, 3, 9, 12, 16, (2, 3), padding=(1, 0)),
-    # For kernels that load 16 bytes of pixels which begin anywhere. It has 135 numbers, one less
-    # than whole pieces of eight or of four: a load of the last piece leaves the input.
+    # For kernels that load 16 bytes from any pixel on. The input has 135 numbers, one less than a
+    # multiple of eight and of four, so a load of the last 16 bytes reads past its end.
     BROKEN_PIECE: ConvProblem(1, 3, 5, 9, 3, (3, 2)),
 }
 # For kernels that add a tensor: remainders of windows and of channels, by whole 16-byte accesses

@@ -53,20 +53,20 @@ FEW_CHANNELS_16_BITS = (
     "h08_padded_input",
     "h01_panels",
 )
-# With fewer channels h08's padded input is several times the input, and most terms of its slices
-# are zeros. h04 fills its slices with neighbouring pixels, but stores outputs one by one unless
-# they come in eights. On an H200, 32 images of 56 x 56 pixels, 64 filters of 3 x 3: h04 took 21 us
-# for 31 channels and 28 for 40, h08 33 and 44. With 43, 53 or 101 filters h08 was faster by a
-# fifth to two fifths.
+# The fewest channels for which h08 goes before h04. With fewer, its padded input is several times
+# the input, and most terms of its slices are zeros. h04 fills its slices with neighbouring pixels,
+# but stores outputs one by one unless they come in eights. On an H200, 32 images of 56 x 56 pixels,
+# 64 filters of 3 x 3: h04 took 21 us for 31 channels and 28 for 40, h08 33 and 44. With 43, 53 or
+# 101 filters h08 was faster by a fifth to two fifths.
 LEAST_PADDED_16_BITS = 16
-LEAST_PADDED_FOR_EIGHTS = 48
+LEAST_PADDED_FOR_EIGHTS = 48  # where outputs come in eights, and not by rows of windows
 # In TF32 and channels last on a GPU. Where h05 takes a problem, h09 only adds rows of windows. t07
 # gathers windows number by number, from a copy with the channels first.
 AUTO_STAGES_TF32 = ("h05_tf32_panels", "h09_tf32_channels", "t07_tf32")
-PADDED_TF32 = ("h09_tf32_channels", "h05_tf32_panels", "t07_tf32")  # where it copies, as h08
-# With fewer channels the padded input is over twice the input, and a slice of 32 terms has at most
-# seven that are not zeros: t07 goes first. On the same layer with 8 channels t07 took 27 us and h05
-# 36, but t07 needs the channels first; with 24 channels it took 54 and h09 34.
+PADDED_TF32 = ("h09_tf32_channels", "h05_tf32_panels", "t07_tf32")  # where h09 copies the input
+# With fewer than LEAST_PADDED_TF32 channels a slice of 32 terms has at most seven that are not
+# zeros, so t07 goes first. On the layer above with 8 channels t07 took 27 us and h05 36, but t07
+# needs the channels first; with 24 channels t07 took 54 and h09 34.
 FEW_CHANNELS_TF32 = ("t07_tf32", "h05_tf32_panels", "h09_tf32_channels")
 LEAST_PADDED_TF32 = 8
 AUTO_TF32 = "auto in tf32"  # how a call asks for "auto" with precision="tf32"
