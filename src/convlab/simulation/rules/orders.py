@@ -317,7 +317,7 @@ def _report_lost(
             continue
         element = lost.key._replace(array=span.name, at=index).element
         if lost.follows:
-            what = f"the result of an atomic decides that a thread changes {element}"
+            what = f"a thread decides by an atomic of another element to change {element}"
             what += ", another thread changes it first"
         else:
             what = f"a thread reads {lost.read} from {element}, another thread changes it"

@@ -207,8 +207,8 @@ REMEDIES = {
     "depends on order": {
         NOT_RETRIED: "Repeat the read and the cas in a while loop until cas returns what was "
         "read, or use an atomic that does both, such as cuda.atomic.add.",
-        EXCH_OVERWRITES: "Use an atomic that reads and changes at once, such as cuda.atomic.add, "
-        "or a cas that a loop repeats until it returns what was read.",
+        EXCH_OVERWRITES: "Use an atomic that reads and changes at once, such as cuda.atomic.add or "
+        "cuda.atomic.max, or a cas that a loop repeats until it returns what was read.",
         EXCH_OVERWRITES_THAT: "Keep both numbers in one element of 64 bits and change it by one "
         "atomic, or change both elements under a lock.",
         FROM_OLD_VALUE: "Use an atomic that reads and changes at once, such as cuda.atomic.add, "
