@@ -27,19 +27,23 @@ NESTED = [
 
 
 def copied(function: Any, file: str, depth: int) -> Any:
-    """Return a copy of a function whose source in ``file`` is inside so many functions, with
-    comments at the beginning of lines."""
+    """Return a copy of a function, whose source in ``file`` stands inside ``depth`` functions and,
+    if it is inside any, has a comment at the beginning of a line."""
     lines = textwrap.dedent(inspect.getsource(function)).splitlines()
     begin = next(n for n, line in enumerate(lines) if line.startswith("def "))
     body = [" " * 4 * depth + line for line in lines[begin:]]
-    body[1:1] = ["# a line that was left out"] * (depth > 0)
+    if depth:
+        body.insert(1, "# a line that was left out")
     outer = [" " * 4 * n + "def around():" for n in range(depth)]
-    returns = [" " * 4 * n + f"return {'around()' if n < depth else function.__name__}"
-               for n in range(depth, 0, -1)]  # fmt: skip
+    returns = []
+    for inside in range(depth, 0, -1):
+        returned = function.__name__ if inside == depth else "around()"
+        returns.append(" " * 4 * inside + f"return {returned}")
     text = "\n".join([*outer, *body, *returns]) + "\n"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    exec(compile(text, file, "exec"), {**function.__globals__}, there := {})
-    return there["around"]() if depth else there[function.__name__]
+    names: dict[str, Any] = {}
+    exec(compile(text, file, "exec"), {**function.__globals__}, names)
+    return names["around"]() if depth else names[function.__name__]
 
 
 def said_of(case: Case, depth: int) -> tuple[str, list[np.ndarray]]:

@@ -31,7 +31,7 @@ class UnwrittenMemory:
         found = []
         for mask, inside, at in self._inside(accesses, some):
             sizes, unwritten = accesses.size[inside], mask[at]
-            for byte in range(1, int(sizes.max(initial=0))):
+            for byte in range(1, int(sizes.max(initial=0))):  # the further bytes of each access
                 longer = sizes > byte
                 unwritten[longer] |= mask[at[longer] + byte]
             found.append(inside[unwritten])
