@@ -348,8 +348,7 @@ def test_either_of_two_lines_may_be_exchanged(tmp_path):
 
 
 def test_names_exchanged_in_a_layout_are_told():
-    folder = "from numba import cuda, float32\n"
-    source = f"""{folder}
+    source = """from numba import cuda, float32
 from convlab.ladder.layouts.im2win_layout import group_size, window_columns
 def make_transform(p):
     N_i, C_i, H_i, W_i = p.input_shape
