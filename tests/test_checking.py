@@ -150,6 +150,7 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (launches.CHUNKS, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS - 2:"),
         (launches.STAYING, "h03", "my_turn ^ uint32(1)", "my_turn ^ uint32(0)"),
         (launches.STAYING, "h06", "int64(place) * FROM + piece", "int64(piece) * FROM + place"),
+        (launches.WITHIN_ROWS, "h02", "int32(column * s_w)", "int32(column * s_h)"),
         (launches.BROKEN_PIECE, "h08", "2 * EIGHT > NUMBERS", "2 * EIGHT > NUMBERS + 1"),
         (
             launches.STAYING_TOO,

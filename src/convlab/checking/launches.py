@@ -75,6 +75,7 @@ PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
 FULL, CHUNKS = "whole tiles", "more channels than a slice"
 STAYING, STAYING_TOO = "one block for all tiles", "two blocks for all tiles"
 BROKEN_PIECE = "an input whose last 16 bytes are not whole"
+WITHIN_ROWS = "blocks that begin within a row of outputs"
 FOR_SOME = {
     # For stages with tiles: M_B channels, 128 windows, and 64 terms. Each of the others leaves a
     # remainder, which may hide that the last element of a tile is missing.
@@ -90,6 +91,9 @@ FOR_SOME = {
     # For kernels that load 16 bytes from any pixel on. The input has 135 numbers, one less than a
     # multiple of eight and of four, so a load of the last 16 bytes reads past its end.
     BROKEN_PIECE: ConvProblem(1, 3, 5, 9, 3, (3, 2)),
+    # For blocks of 64 or 128 windows: ten rows of seven, so that the second block does not begin in
+    # the first column. Its strides differ: one must not be taken for the other.
+    WITHIN_ROWS: ConvProblem(2, 3, 11, 15, 16, (2, 3), stride=(1, 2)),
 }
 # For kernels that add a tensor: remainders of windows and of channels, by whole 16-byte accesses
 # and, with 21 channels, one by one.
@@ -295,6 +299,8 @@ def _suits(name: str, stage: Stage, tile: Tile | None) -> bool:
     """Return whether the problem of that name is for a stage, with this tile or without tiles."""
     if name == BROKEN_PIECE:
         return stage.channels_last and stage.channel_multiples == (1, 1)
+    if name == WITHIN_ROWS:
+        return stage.channels_last
     if tile is None:
         return name not in (*OWN_TILE, FULL, CHUNKS)
     if name == CHUNKS:
