@@ -16,7 +16,7 @@ from stage_mutants.by_hand import mistakes_of
 from typer.testing import CliRunner
 
 import convlab
-from convlab.checking import checker, launches, machine_code, outcome
+from convlab.checking import checker, launches, loop_limits, machine_code, outcome
 from convlab.commands.cli import app
 from convlab.ladder import LADDER, Program, stage_named
 from convlab.ladder.main import m02_implicit_gemm
@@ -285,13 +285,13 @@ def test_only_for_a_kernel_of_many_iterations_the_stage_s_are_counted(few_proble
         counted.append(problem)
         return most
 
-    monkeypatch.setattr(checker, "_iterations", iterations)
+    monkeypatch.setattr(checker, "stage_iterations", iterations)
     assert convlab.check(stage_named("m03").prepare, "m03").ok
     assert counted == []
-    monkeypatch.setattr(checker, "ITERATIONS", 1_000)
+    monkeypatch.setattr(loop_limits, "ITERATIONS", 1_000)
     assert convlab.check(stage_named("m03").prepare, "m03").ok  # in every order of its threads
     assert {*counted} > {launches.EVERYTHING}
-    monkeypatch.setattr(checker, "_iterations", lambda *_: 1)
+    monkeypatch.setattr(checker, "stage_iterations", lambda *_: 1)
     (answer,) = convlab.check(stage_named("m03").prepare, "m03").answers
     assert answer.endless
 
@@ -299,7 +299,7 @@ def test_only_for_a_kernel_of_many_iterations_the_stage_s_are_counted(few_proble
 def test_the_stage_s_iterations_are_counted_as_far_as_a_kernel_needs_them():
     """A kernel may run just as many as if all of the stage's were known."""
     stage, problem = stage_named("m03"), convlab.ConvProblem(1, 3, 5, 5, 4, 3, padding=1)
-    own = partial(checker._iterations, stage, problem, stage.tiny_tile)
+    own = partial(loop_limits.stage_iterations, stage, problem, stage.tiny_tile)
     every = own()
     assert every > 1_000
     assert [own(most) for most in (100, every - 1, every, every + 1)] == [
@@ -311,8 +311,8 @@ def test_the_stage_s_iterations_are_counted_as_far_as_a_kernel_needs_them():
         asked.append(most)
         return min(most, 100_000)
 
-    loops = checker.limited_loops(counted)
-    allowed = checker.ITERATIONS + checker.TIMES * 100_000
+    loops = loop_limits.limited_loops(counted)
+    allowed = loop_limits.ITERATIONS + loop_limits.TIMES * 100_000
     assert sum(1 for _ in loops.run(0, range(allowed))) == loops.limit == allowed
     with pytest.raises(EndlessLoop):
         next(loops.run(0, range(1)))
@@ -325,8 +325,8 @@ def test_a_stage_s_iterations_are_those_of_the_trace_that_counts_its_traffic(nam
     """The trace already runs the loops, so no second run has to count their iterations."""
     stage = stage_named(name)
     problem = stage.adapted(convlab.ConvProblem(1, 3, 8, 8, 16, 3, padding=1))
-    found = checker._counts_of_stage(stage, problem, 0)
-    assert found.iterations == checker._iterations(stage, problem, stage.model_tile) > 0
+    found = checker.counts_of_stage(stage, problem, 0)
+    assert found.iterations == loop_limits.stage_iterations(stage, problem, stage.model_tile) > 0
 
 
 def test_without_an_output_no_answer_is_called_right_or_wrong(few_problems, tmp_path):

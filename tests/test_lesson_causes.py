@@ -437,7 +437,7 @@ def test_large_problems_are_left_out_if_counts_are_far_too_high(monkeypatch):
 
 def test_counts_are_far_too_high_above_three_times_what_is_allowed():
     stage = stage_named("m03")
-    counts = checker._counts_of_stage(stage, stage.adapted(stage_checks.MODEL), 0).counts
+    counts = checker.counts_of_stage(stage, stage.adapted(stage_checks.MODEL), 0).counts
     more = {unit: 4 * number for unit, number in counts.items()}
     assert not stage_checks._far_too_many(stage, 1.25, 0, counts)
     assert stage_checks._far_too_many(stage, 1.25, 0, more)

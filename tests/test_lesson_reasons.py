@@ -381,7 +381,7 @@ def test_the_launches_that_were_counted_are_not_traced_again_for_hints(monkeypat
     monkeypatch.setattr(stage_checks, "trace_steps", counted)
     stage = stage_named("m02")
     stage_checks._traces.cache_clear()
-    checker._counts_of_stage.cache_clear()
+    checker.counts_of_stage.cache_clear()
     found = lessons.check(lambda problem: main_kernel(stage, problem), "m02", at_most=0.5)
     assert found.reasons == (feedback.COUNTS,)
     assert len(traced) == 3  # the learner's once; the stage's for the counts and for the hints

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from convlab import Stage, Tile
-from convlab.checking.checker import limited_loops
+from convlab.checking.loop_limits import limited_loops
 from convlab.ladder import BACKWARD, Program, allowances
 from convlab.problems.gradient import Gradient
 from convlab.problems.number_types import FLOAT32

@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from convlab.checking.launches import (
     planned,
 )
 from convlab.checking.loading import Maker, maker, title_of
+from convlab.checking.loop_limits import ITERATIONS, TIMES, limited_loops, stage_iterations
 from convlab.checking.machine_code import compiled
 from convlab.checking.outcome import (
     BARRIERS,
@@ -33,8 +33,8 @@ from convlab.checking.outcome import (
     Check,
     TrafficCount,
 )
-from convlab.checking.programs import Tensors, program_with, residual_of
-from convlab.checking.unwritten import Arrays, Ran, unwritten
+from convlab.checking.programs import Arrays, Tensors, copies_of, program_with, residual_of
+from convlab.checking.unwritten import Ran, unwritten
 from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.ladder.stage import READ_ONLY, RESIDUAL
 from convlab.problems import workloads
@@ -43,7 +43,7 @@ from convlab.problems.oracle import Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, with_tile
-from convlab.simulation.recording.loops import EndlessLoop, Loops
+from convlab.simulation.recording.loops import UNLIMITED, EndlessLoop, Loops
 from convlab.simulation.rules.findings import (
     FATAL,
     Finding,
@@ -53,9 +53,6 @@ from convlab.simulation.rules.findings import (
 from convlab.support.values import integer, shown
 from convlab.tracing import LaunchTrace, trace_steps
 
-# A kernel whose loops run more iterations than so many, and so many times those of the stage, is
-# taken to be endless: that takes seconds.
-ITERATIONS, TIMES = 200_000, 10
 OnProblem = Callable[[str, int, int], object]  # the name, the number from 1, the count of all
 
 
@@ -159,7 +156,7 @@ def compared_with(
     stage: Stage, counts: dict[str, int], model: ConvProblem, seed: int
 ) -> tuple[TrafficCount, ...]:
     """The counts of a kernel beside those of the stage on the same problem."""
-    stages = _counts_of_stage(stage, model, seed).counts
+    stages = counts_of_stage(stage, model, seed).counts
     return tuple(
         TrafficCount(unit, counts.get(unit, 0), stages.get(unit, 0)) for unit in counts | stages
     )
@@ -238,7 +235,7 @@ def _try(
     """The answer, and a strict run's findings; after these the answer of a run without checks.
     Without ``strict`` only the latter."""
     tensors = random_tensors(problem, seed)
-    own = partial(_iterations, stage, problem, tile)
+    own = partial(stage_iterations, stage, problem, tile)
     if name in (SPOILED, RELU):
         # An infinite weight gives NaN on padding, which is zeros. An infinite last weight also
         # shows a kernel that fills a slice with weights of the next filter position instead of
@@ -332,7 +329,7 @@ def _run(
     stage: Stage, program: Program, problem: ConvProblem, tensors: Tensors,
     own: Callable[[int], int], strict: bool,
 ) -> Ran:  # fmt: skip
-    arrays = _copies(problem, tensors)
+    arrays = copies_of(problem, tensors)
     simulator = Simulator(strict, loops=limited_loops(own))
     adds = RESIDUAL in program.dtypes
     plan = Plan(problem, stage, program.tile, simulator, program=program, residual=adds)
@@ -345,43 +342,6 @@ def _run(
     return Ran(arrays, unwritten(plan, arrays, given), (residual, given))
 
 
-def _copies(problem: ConvProblem, tensors: Tensors) -> Arrays:
-    """Copies of input and weight, an output of NaN, and a copy of the bias."""
-    input, weight, bias = (tensor.copy() for tensor in tensors)
-    return input, weight, np.full(problem.output_shape, np.nan, input.dtype), bias
-
-
-def limited_loops(own: Callable[[int], int]) -> Loops:
-    """The iterations that a kernel may run: ITERATIONS, and TIMES those of the stage. ``own(most)``
-    returns how many the stage runs, or ``most`` if these are more.
-
-    The stage's are counted only when the kernel has run ITERATIONS, and only so far as the kernel
-    needs them, because it takes as long as to run the stage. A thread counts them: the simulator
-    keeps the state of a launch, which is then at work, by thread.
-    """
-
-    def more(added: int) -> int:
-        most = max(ITERATIONS // TIMES, 4 * added // TIMES)
-        with ThreadPoolExecutor(max_workers=1) as another:
-            return TIMES * another.submit(own, most).result() - added
-
-    return Loops(ITERATIONS, more=more)
-
-
-@lru_cache(maxsize=256)
-def _iterations(stage: Stage, problem: ConvProblem, tile: Tile | None, most: int = 1 << 62) -> int:
-    """Count the iterations that all loops of all threads of the stage's kernels run together, at
-    most ``most``."""
-    program = stage.prepare(problem, tile)
-    simulator = Simulator(strict=False, loops=(loops := Loops(most)))
-    ready = Plan(problem, stage, program.tile, simulator, program=program)
-    try:
-        ready(*_copies(problem, random_tensors(problem, 0)))
-    except EndlessLoop:
-        return most
-    return most - loops.left
-
-
 def _counted(
     stage: Stage, make: Maker, problem: ConvProblem, seed: int,
     on_counted: OnCounted = lambda launches: None,
@@ -390,17 +350,18 @@ def _counted(
     """The answer on the problem that is counted, and its counts. ``loops`` count the iterations;
     without them a kernel may run as many as the stage allows."""
 
-    def own(most: int) -> int:
-        return _counts_of_stage(stage, problem, seed).iterations
+    def own(_most: int) -> int:  # all are counted: counts_of_stage is needed in any case
+        return counts_of_stage(stage, problem, seed).iterations
 
     tile = stage.model_tile or stage.tiny_tile
     program = program_with(stage, make, problem, tile)
     ready = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
     tensors = random_tensors(problem, seed)
-    arrays = _copies(problem, tensors)
+    arrays = copies_of(problem, tensors)
     fault: BaseException | None = None
+    if loops is None:
+        loops = limited_loops(own)
     try:
-        loops = limited_loops(own) if loops is None else loops
         launches = trace_steps(ready, *arrays, loops=loops, branches_together=True)
     except (Exception, SystemExit) as error:
         fault = error
@@ -415,7 +376,7 @@ def _counted(
     return answer, findings, {}
 
 
-class _StageCounts(NamedTuple):
+class StageCounts(NamedTuple):
     """The counts of a stage on one problem, and the iterations of its loops, by all threads."""
 
     counts: dict[str, int]
@@ -423,10 +384,11 @@ class _StageCounts(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # a kernel that is being corrected is checked repeatedly
-def _counts_of_stage(stage: Stage, problem: ConvProblem, seed: int) -> _StageCounts:
-    most = (loops := Loops()).left
+def counts_of_stage(stage: Stage, problem: ConvProblem, seed: int) -> StageCounts:
+    """Return the counts of a stage on one problem, whose numbers ``seed`` chooses."""
+    loops = Loops(UNLIMITED)
     _, _, counts = _counted(stage, stage.prepare, problem, seed, loops=loops)
-    return _StageCounts(counts, most - loops.left)
+    return StageCounts(counts, UNLIMITED - loops.left)
 
 
 def _counts_of(*launches: LaunchTrace) -> dict[str, int]:

@@ -17,6 +17,8 @@ from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan
 
 Tensors = tuple[np.ndarray, np.ndarray, np.ndarray]
+# Input, weight, output and bias, in the order in which a plan takes them.
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def main_launch(
@@ -55,6 +57,12 @@ def program_with(
         for step in program.launches
     ]
     return replace(program, launches=tuple(steps))
+
+
+def copies_of(problem: ConvProblem, tensors: Tensors) -> Arrays:
+    """Return copies of input and weight, an output of NaN, and a copy of the bias."""
+    input, weight, bias = (tensor.copy() for tensor in tensors)
+    return input, weight, np.full(problem.output_shape, np.nan, input.dtype), bias
 
 
 def residual_of(problem: ConvProblem) -> np.ndarray:

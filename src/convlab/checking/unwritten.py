@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from convlab.checking.programs import Arrays
 from convlab.running.plans import Plan
-
-# Input, weight, output and bias, in the order in which a plan takes them.
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Ran(NamedTuple):

@@ -8,20 +8,18 @@ replaces one name by another. If the changed kernel is right on every launch, th
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import deepcopy
-from itertools import chain, count
+from itertools import chain
 from time import process_time
 from typing import Any, NamedTuple
 
+from convlab.lessons.changed_text import SECONDS, made_of
 from convlab.lessons.kernel_text import own_tree
 
-SECONDS = 4.0  # after which no further change is tried
-MOST = 2  # exchanges that are told: any one of them makes the kernel right
+MOST_TOLD = 2  # exchanges: any one of them makes the kernel right
 NOT_EXCHANGED = {"range", "max", "min", "array"}  # calls whose arguments nobody mistakes
-_numbers = count()
 
 
 class Exchange(NamedTuple):
@@ -55,12 +53,13 @@ def exchanged_in(kernels: Sequence[Any], is_right: Callable[[list[Any]], bool]) 
         return found
     began = process_time()
     for exchange, changed in chain(changed_pairs(own), _renamed(own)):
-        if process_time() - began > SECONDS or len(found) == MOST:
+        if process_time() - began > SECONDS or len(found) == MOST_TOLD:
             break
         if any(one.line == exchange.line for one in found):
             continue
-        with suppress(Exception):  # a changed kernel may fail in any way
-            if is_right([_kernel_of(changed, one) for one in kernels]):
+        with suppress(Exception), ExitStack() as made:  # a changed kernel may fail in any way
+            tried = [made.enter_context(made_of(changed, one.py_func)) for one in kernels]
+            if is_right(tried):
                 found.append(exchange)
     return found
 
@@ -131,16 +130,3 @@ def _compared(node: ast.AST) -> list[ast.Compare]:
     values = node.values if isinstance(node, ast.BoolOp) else []
     found = [one for one in values if isinstance(one, ast.Compare)]
     return found if all(isinstance(one.left, ast.Name) for one in found) else []
-
-
-def _kernel_of(function: ast.FunctionDef, like: Any) -> Any:
-    """Return the kernel of a changed text, with the names that the kernel ``like`` has."""
-    text = ast.unparse(function)
-    file = f"<exchanged {next(_numbers)}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    original = like.py_func
-    names = dict(original.__globals__)
-    for name, cell in zip(original.__code__.co_freevars, original.__closure__ or (), strict=True):
-        names[name] = cell.cell_contents
-    exec(compile(text, file, "exec"), names)
-    return names[function.name]

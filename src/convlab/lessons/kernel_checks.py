@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from convlab.checking.checker import ITERATIONS
 from convlab.checking.common_causes import said, shared
 from convlab.checking.loading import is_kernel
+from convlab.checking.loop_limits import ITERATIONS
 from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from convlab.checking.checker import ITERATIONS, TIMES
 from convlab.checking.common_causes import (
     OF_PROBLEMS,
     Launched,
@@ -21,6 +20,7 @@ from convlab.checking.common_causes import (
 )
 from convlab.checking.launches import PROBLEMS, main_of
 from convlab.checking.loading import is_kernel
+from convlab.checking.loop_limits import ITERATIONS, TIMES
 from convlab.checking.outcome import SPOILED
 from convlab.ladder import BACKWARD, Tile
 from convlab.ladder.im2col.im2col_gemm import THREADS, make_im2col, pitch

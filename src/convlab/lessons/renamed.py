@@ -10,19 +10,18 @@ went wrong, this is the cause.
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from copy import deepcopy
-from itertools import chain, combinations, count
+from itertools import chain, combinations
 from time import process_time
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from convlab.lessons.changed_text import SECONDS, made_of
 from convlab.lessons.exchanged import Exchange, changed_pairs
 from convlab.lessons.kernel_text import own_tree
 
-SECONDS = 4.0  # after which no further change is tried
 LETTERS = (
     {"m", "n"},
     {"x", "y", "z"},
@@ -31,7 +30,6 @@ LETTERS = (
     {"h", "w"},
     {"row", "column"},
 )
-_numbers = count()
 Changed = tuple["Change", ast.FunctionDef]
 
 
@@ -57,17 +55,17 @@ def change_that_helps(
     changes = chain(
         _exchanged(own),
         _assigned(own),
-        _swapped(own),
-        _families(own),
-        _renamed(own, _alike, lambda line: line in first),
-        _renamed(own, _taken_for),
-        _renamed(own, _alike),
+        _swapped_in_line(own),
+        _with_other_endings(own),
+        _renamed(own, _same_family, lambda line: line in first),
+        _renamed(own, _other_direction),
+        _renamed(own, _same_family),
     )
     for change, changed in changes:
         if process_time() - began > SECONDS:
             return None
-        with suppress(Exception):  # a changed kernel may fail in any way
-            if is_right(_made_again(changed, maker)):
+        with suppress(Exception), made_of(changed, maker) as made:  # it may fail in any way
+            if is_right(made):
                 return change
     return None
 
@@ -79,6 +77,7 @@ def _kernels(own: ast.FunctionDef) -> list[ast.FunctionDef]:
 
 
 def _exchanged(own: ast.FunctionDef) -> Iterator[Changed]:
+    """Yield copies with two neighbouring indices, arguments or names exchanged in a kernel."""
     for number, kernel in enumerate(_kernels(own)):
         for exchange, changed in changed_pairs(kernel):
             copy = deepcopy(own)
@@ -96,7 +95,7 @@ def _assigned(own: ast.FunctionDef) -> Iterator[Changed]:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         ]
         for (at, node, one), (other_at, _, other) in combinations(single, 2):
-            if one.id != other.id and _alike(one.id, other.id):
+            if one.id != other.id and _same_family(one.id, other.id):
                 copy = deepcopy(own)
                 within = list(ast.walk(_kernels(copy)[number]))
                 first, second = within[at], within[other_at]
@@ -108,7 +107,7 @@ def _assigned(own: ast.FunctionDef) -> Iterator[Changed]:
                 yield Change(node.lineno, f"{advice}right answer."), copy
 
 
-def _swapped(own: ast.FunctionDef) -> Iterator[Changed]:
+def _swapped_in_line(own: ast.FunctionDef) -> Iterator[Changed]:
     """Yield copies in which two names that are taken for each other change places in a line."""
     for number, kernel in enumerate(_kernels(own)):
         by_line: dict[int, dict[str, list[int]]] = {}
@@ -117,7 +116,7 @@ def _swapped(own: ast.FunctionDef) -> Iterator[Changed]:
                 by_line.setdefault(node.lineno, {}).setdefault(node.id, []).append(at)
         for line, places in by_line.items():
             for one, other in combinations(sorted(places), 2):
-                if not _taken_for(one, other):
+                if not _other_direction(one, other):
                     continue
                 copy = deepcopy(own)
                 nodes = list(ast.walk(_kernels(copy)[number]))
@@ -147,7 +146,7 @@ def _renamed(
                 yield Change(node.lineno, Exchange(node.lineno, node.id).advice), copy
 
 
-def _families(own: ast.FunctionDef) -> Iterator[Changed]:
+def _with_other_endings(own: ast.FunctionDef) -> Iterator[Changed]:
     """Yield copies in which all names of a line with one ending have another: of ``H_i`` and
     ``W_i`` those are ``H_o`` and ``W_o``."""
     known = _known(own)
@@ -174,6 +173,7 @@ def _families(own: ast.FunctionDef) -> Iterator[Changed]:
 
 
 def _name_at(copy: ast.FunctionDef, number: int, at: int) -> ast.Name:
+    """Return the name that is node ``at`` of the function's kernel of that number."""
     node = next(one for n, one in enumerate(ast.walk(_kernels(copy)[number])) if n == at)
     assert isinstance(node, ast.Name)
     return node
@@ -191,9 +191,10 @@ def _parts(name: str) -> tuple[str, str]:
     return (stem, ending) if stem else (ending, "")
 
 
-def _taken_for(one: str, other: str) -> bool:
-    """Return whether names differ in a direction alone: ``o_h`` and ``o_w``, ``H_f`` and ``W_f``,
-    ``m`` and ``n``; or in a block's ending: ``K`` and ``K_B``."""
+def _other_direction(one: str, other: str) -> bool:
+    """Return whether names are easily taken for each other, because they differ in a direction
+    alone, as ``o_h`` and ``o_w``, ``H_f`` and ``W_f`` or ``m`` and ``n`` do, or in a block's
+    ending, as ``K`` and ``K_B``."""
     if one == other:
         return False
     (stem, ending), (other_stem, other_ending) = _parts(one), _parts(other)
@@ -204,7 +205,7 @@ def _taken_for(one: str, other: str) -> bool:
     return ending == other_ending and any({stem, other_stem} <= alike for alike in LETTERS)
 
 
-def _alike(one: str, other: str) -> bool:
+def _same_family(one: str, other: str) -> bool:
     """Return whether names are parts of the same family: ``H_i`` and ``H_o``, or ``o_h`` and
     ``f_h``."""
     if one == other:
@@ -212,15 +213,3 @@ def _alike(one: str, other: str) -> bool:
     (stem, ending), (other_stem, other_ending) = _parts(one), _parts(other)
     same_kind = stem.isupper() == other_stem.isupper()
     return stem == other_stem or (bool(ending) and ending == other_ending and same_kind)
-
-
-def _made_again(function: ast.FunctionDef, like: FunctionType) -> Any:
-    """Return the function of a changed text, with the names that ``like`` has."""
-    text = ast.unparse(function)
-    file = f"<renamed {next(_numbers)}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    names = dict(like.__globals__)
-    for name, cell in zip(like.__code__.co_freevars, like.__closure__ or (), strict=True):
-        names[name] = cell.cell_contents
-    exec(compile(text, file, "exec"), names)
-    return names[function.name]

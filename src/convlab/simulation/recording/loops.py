@@ -20,6 +20,7 @@ from convlab.simulation.recording.access_log import ITERATION_BITS, AccessLog
 from convlab.simulation.recording.sites import is_iterated, site_of
 
 ResultT = TypeVar("ResultT")
+UNLIMITED = 1 << 62  # iterations: no kernel runs as many
 
 
 class EndlessLoop(RuntimeError):
@@ -35,14 +36,14 @@ class EndlessLoop(RuntimeError):
 
 
 class Loops:
-    """Counts the iterations of all loops, by all threads of any launches: ``left`` may be run, and
-    when these are used up, as many as ``more`` returns. It gets the number that it has returned so
-    far, and returns zero where there are no more. More of them are an error, or a finding if it
-    ``finds``."""
+    """Counts the iterations of all loops, by all threads of any launches. ``left`` may be run. When
+    these are used up, ``more`` is called with the number of iterations that it has added so far,
+    and returns how many may be run in addition, zero where no more may. An iteration too many is an
+    error, or a finding if it ``finds``."""
 
     def __init__(
         self,
-        left: int = 1 << 62,
+        left: int = UNLIMITED,
         finds: bool = False,
         more: Callable[[int], int] | None = None,
         added: int = 0,
