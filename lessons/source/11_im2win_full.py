@@ -302,7 +302,10 @@ which is float4 number `e % K_4` of its window. So the number of its first term 
 `term = slice_ * K_B + e % K_4 * FLOAT4`. A window's terms are contiguous, so this term lies at `first_I[f] + term`. (With a
 dilation `d_w` of the width the columns of a window are `d_w` groups apart, so add `term // G * G * (d_w - 1)`. Without
 dilation this is zero, and the compiler removes it.)
+"""
 
+# %% [markdown]
+"""
 `load4(windows, index)` returns the four numbers from `index` on. Assign them to `fetched_I[f, 0]` to `fetched_I[f, 3]`,
 which are registers of this thread. The loop for the filter is given and works in the same way.
 
@@ -516,7 +519,10 @@ buffer for each slice and two barriers. Three functions return a kernel each:
 | `make_transform(problem)` | `transform(input, windows)` | a thread for each number of the tensor, `cuda.grid(1)` |
 | `make_packing(problem, tile)` | `packing(weight, packed)` | a thread for each number of the packed filter |
 | `make_kernel(problem, tile)` | `im2win(windows, packed, bias, output)` | blocks of `tile.threads` threads; `blockIdx.x` counts tiles of windows, `blockIdx.y` tiles of output channels |
+"""
 
+# %% [markdown]
+"""
 `windows`, `packed` and `output` have one dimension:
 
 | array | where is what |
@@ -539,7 +545,10 @@ Sizes that a kernel uses are constants, which `make_kernel` computes before the 
 | `M_B`, `N_B`, `K_B`, `M_T`, `N_T` | `tile.M_B` and so on; a thread computes `M_T` x `N_T` outputs |
 | `ROWS`, `COLUMNS` | `tile.rows`, which is `M_B // M_T`, and `tile.columns`, which is `N_B // N_T` |
 | `THREADS` | `tile.threads`, which is `ROWS * COLUMNS` |
+"""
 
+# %% [markdown]
+"""
 In the kernel the block's tile begins at channel `m0 = cuda.blockIdx.y * M_B` and window `n0 = cuda.blockIdx.x * N_B`.
 Thread `t` is in row `ty = t // COLUMNS`, column `tx = t % COLUMNS` of the block's threads. A shared array that float4s are
 loaded from or stored to needs `alignment=BYTES_16`, as in `cuda.shared.array(F_SLICE, float32, alignment=BYTES_16)`: it
@@ -551,14 +560,14 @@ have one dimension. Two, as in lesson 05, are plainer: `S_F[k, row]` and `S_I[k,
 """
 ### What the kernel needs of lessons 06 to 08
 
-- **Registers.** `cuda.local.array(O_SHAPE, float32)` makes a thread's own array. It is in registers if the bounds of all
-  loops over it are constants. It begins with arbitrary numbers.
+- **Registers.** `cuda.local.array(O_SHAPE, float32)` makes a thread's own array. It is in registers if all loops over
+  it have constant bounds. It begins with arbitrary numbers.
 - **A thread's outputs.** Sum `i`, `j` of a thread belongs to row `ty + i * ROWS` and column `tx + j * COLUMNS` of the
   tile. A row of the tile is an output channel, from `m0` on; a column is a window, from `n0` on.
 - **Sums and operands in registers.** **Operands** are the numbers that are multiplied. For each term `k` of a slice a
   thread copies `M_T` of them from `S_F` and `N_T` from `S_I` to local arrays, and then multiplies each of the first by each
-  of the second, which is an **outer product**: `M_T + N_T` reads for `M_T * N_T` products. Without the copies every product needs two reads, and the check
-  rejects that.
+  of the second, which is an **outer product**: `M_T + N_T` reads for `M_T * N_T` products. Without copies each product needs
+  two reads, which the check rejects.
 - **float4s.** `load4(array, place)` returns four numbers, `store4(array, place, four)` stores them. With two dimensions the
   place is a pair, `(row, column)`: the four are in this row, from this column on. The first one must lie at a multiple of
   four numbers.
@@ -653,16 +662,15 @@ idea, by four changes.
   among eight shapes by a model of what the busiest SM has to do. With some shapes the threads do
   not share a slice evenly. `F_EVEN`, `I_EVEN` and `K_EVEN` are constants, so a bounds check costs
   nothing where it is always true.
-- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without this call the
+- **Loads stay where they are written.** After `fetch` comes `issue_loads()`. Without it the
   compiler moves the loads of the next slice behind most multiplications of this slice. Here this
-  hardly matters, because an SM has other blocks to run at the same time (its **resident** blocks). With a single
-  image an SM may have no other block, and then this one line saves a fifth to a quarter of the time on layers with long
-  sums ([measured](../docs/notes/fast.md)).
+  hardly matters, because an SM has other blocks to run at the same time (its **resident** blocks). With a single image
+  it may have none, and then this line saves a fifth to a quarter of the time on layers with long sums ([measured](../docs/notes/fast.md)).
 
 Of 100 instructions in the loop over slices, 72 multiply without these changes and 88 with the first two.
 With all four changes the kernel takes four fifths of the time, on average over twelve layers.
-[fast.md](../docs/notes/fast.md) tells what else was tried. For example, fetching ahead gains hardly
-anything where an SM has other blocks to run.
+[fast.md](../docs/notes/fast.md) tells what else was tried. For example, fetching ahead gains little
+where an SM has other blocks to run.
 
 Could a kernel have this order without the transform's pass over memory? The
 [next lesson](12_fused_im2win.ipynb) shows such a kernel.
