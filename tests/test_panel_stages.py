@@ -232,7 +232,7 @@ def test_padded_channels_and_odd_outputs(channels: int, M_B: int, N_B: int, chec
 def test_a_copy_of_the_filter_begins_at_lines(
     channels, kernel, padding, copies: bool, checked, monkeypatch
 ) -> None:
-    """Of 96 channels a row of five pixels has 480 terms, and the copy 512: zeros follow a place,
+    """A row of five pixels of 96 channels has 480 terms, and the copy 512: zeros follow a place,
     not the next place's infinity."""
     monkeypatch.setattr(h06_window_rows, "PAD_CLOCKS", 0)
     problem = channels_last(1, channels, 4, 7, 32, kernel, padding=padding)

@@ -61,7 +61,7 @@ def computed(
     in_place: bool = False,
     **switches: bool,
 ) -> np.ndarray:
-    """What a stage writes to an output that was poisoned with NaN, or held the residual."""
+    """Return what a stage writes to an output that was poisoned with NaN, or held the residual."""
     input, weight, bias, added = (
         engine.to_device(one, problem.dtype) for one in (*tensors, residual)
     )

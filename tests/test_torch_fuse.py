@@ -133,7 +133,7 @@ def test_a_layer_in_16_bits_with_and_without_a_residual() -> None:
 
 
 class Awkward(nn.Module):
-    """What must not be fused."""
+    """A model whose layers must not be fused."""
 
     def __init__(self, case: str) -> None:
         super().__init__()

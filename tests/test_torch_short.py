@@ -158,7 +158,7 @@ def seen(stage="m01", **settings):
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "with a library"])
 @pytest.mark.parametrize("stage", ["m08", "m15"])
 def test_a_plan_s_buffers_share_one_workspace(stage, packed, calls, monkeypatch):
-    """Of these stages even the convolution has a buffer; each begins where kernels can read it."""
+    """These stages have a buffer for the convolution too; each begins where kernels can read it."""
     monkeypatch.setattr(calls, "packed", packed)
     layer = layers.Conv2d(3, 5, 3, stride=2, padding=1, stage=stage)
     plain = copy.deepcopy(layer)

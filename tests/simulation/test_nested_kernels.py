@@ -6,6 +6,7 @@ import inspect
 import linecache
 import re
 import textwrap
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from kernels.wrong import WRONG
 from numba import cuda
 
 import convlab
+from convlab.simulation.host.programs import NotFenced
 
 STEP = 5  # of the long tables every fifth case
 NESTED = [
@@ -47,17 +49,20 @@ def copied(function: Any, file: str, depth: int) -> Any:
 
 
 def said_of(case: Case, depth: int) -> tuple[str, list[np.ndarray]]:
-    """Return the findings in a copy of a case's kernel, without line numbers, and the arguments
-    after the launch."""
+    """Return the findings and warnings of a copy of a case's kernel, without line numbers, and the
+    arguments after the launch."""
     kernel = copied(case.kernel.py_func, f"<{case.name} in {depth}>", depth)
     found = ""
     arguments = case.arguments()
-    try:
-        convlab.simulate(
-            cuda.jit(kernel), case.grid, case.block, *arguments, shared_bytes=case.shared_bytes
-        )
-    except convlab.SimulationError as error:
-        found = str(error)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", NotFenced)
+        try:
+            convlab.simulate(
+                cuda.jit(kernel), case.grid, case.block, *arguments, shared_bytes=case.shared_bytes
+            )
+        except convlab.SimulationError as error:
+            found = str(error)
+    found = "\n".join([found, *(str(one.message) for one in warned)])
     found = re.sub(r"in \d>", "", re.sub(r"lines? [\d, and]+", "", found))
     return found, [np.asarray(one) for one in arguments]
 
