@@ -109,13 +109,13 @@ CHECKED = [stage for stage in LADDER if stage.name not in ("i04_im2col_blas", "i
 
 @pytest.mark.parametrize("stage", CHECKED, ids=lambda stage: stage.name)
 def test_the_check_of_every_stage_runs_and_calls_it_right(stage):
-    """The check looks at other arrays of each stage, so every stage has a turn, on one problem."""
-    third = launches.planned(stage, stage.prepare)[2]
-    model = stage.adapted(third.problem)
-    found = checker.attempts(stage, stage.prepare, 0, model, tried=[third])
-    for answer, findings, _ in found:
-        assert answer.ok, answer.failed
-        assert not findings
+    """On one problem of those that are tried: what a check reads differs between stages."""
+    tried_on = launches.planned(stage, stage.prepare)[2:3]
+    model = stage.adapted(tried_on[0].problem)
+    found = checker.attempts(stage, stage.prepare, 0, model, tried=tried_on)
+    answer, findings, _ = next(found)  # not what is counted after it: KINDS are, above
+    assert answer.ok, answer.failed
+    assert not findings
 
 
 @pytest.mark.parametrize("name", ["m03", "m08"])
