@@ -175,9 +175,9 @@ def attempts(
 ) -> Iterator[Attempt]:  # fmt: skip
     """Try the problems ``tried`` one by one, by default all that are planned, and the larger ones
     only while nothing is wrong: what is wrong shows better in small ones. The last is ``model``,
-    which is counted. The larger ones are left out if its counts are ``too_many``.
-    With ``first_findings`` problems after the first one with findings run without
-    checks. ``on_counted`` gets the traces that are counted."""
+    which is counted. The larger ones are left out if its counts are ``too_many``. With
+    ``first_findings`` problems after the first one with findings run without checks. ``on_counted``
+    gets the traces that are counted."""
     right, strict = True, True
     tried = planned(stage, make) if tried is None else tried
     counted: Attempt | None = None

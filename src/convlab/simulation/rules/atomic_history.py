@@ -84,7 +84,8 @@ class AtomicHistory:
 
         # Updates by two atomics: whether the kernel's text has any, and whether a thread has made
         # one, by an operand that it computes or an ``exch`` that it decides on.
-        self.pairs_matter = self.computes = False
+        self.pairs_matter = False
+        self.computes = False
         # The value that a thread has left at an element by an atomic whose result it uses.
         self._left_there: dict[ThreadElement, object] = {}
         # The position of a thread's last atomic whose result it uses, and of an element's last
