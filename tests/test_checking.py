@@ -24,7 +24,7 @@ from convlab.simulation.recording.loops import EndlessLoop
 
 pytestmark = pytest.mark.same_in_cudasim
 
-FEW = ("everything at once", checker.SPOILED, launches.SEVERAL)
+FEW = ("everything at once", outcome.SPOILED, launches.SEVERAL)
 QUICK = ("m01", "m03")  # test_mutants.py has all
 # Of each kind one: with a field, with layout transforms, split sums, tensor cores, warpgroups.
 KINDS = ("c02_receptive_field", "m11", "m15", "t03", "t05")
@@ -131,7 +131,7 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
     [
         ("dilation", "m01", "f_h * d_h - p_h", "(f_h - p_h) * d_h"),
         ("many channels, a wide image", "m01", "f_w * d_w - p_w", "(f_w - p_w) * d_w"),
-        (checker.RELU, "m14", "tile, relu=relu, row_of", "tile, relu=False, row_of"),
+        (outcome.RELU, "m14", "tile, relu=relu, row_of", "tile, relu=False, row_of"),
         (launches.PARTS[0], "c03_output_channels", "range(0, H_f, U)", "range(0, W_f, U)"),
         (launches.PARTS[1], "c03_output_channels", "range(0, W_f, V)", "range(0, H_f, V)"),
         (launches.TALL, "m15", "if slice_ + 1 < end:", "if slice_ + 2 < end:"),
@@ -142,7 +142,7 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (launches.DEEP, "t03", "k * (2 * M_B)", "k * (2 * N_B)"),
         (launches.SPLIT, "m15", "SHARE, SLICES)", "SHARE, DEPTH)"),
         (launches.SPLIT_TOO, "t06", "if SHARE > AT_FIRST:", "if SHARE < AT_FIRST:"),
-        (checker.SPOILED, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS:"),
+        (outcome.SPOILED, "h02", "chunk < CHUNKS - 1:", "chunk < CHUNKS:"),
         (outcome.ADDED, "h01", "if m < M and n + 8 * row < N:", "if m < M and n + 8 < N:"),
         (outcome.ADDED_TOO, "h01", "residual, m + 2 * j + 1,", "residual, m + 2 * j,"),
         (outcome.ADDED, "h02", "add_residual(D, R, 0)", "pass"),
@@ -152,6 +152,8 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (launches.STAYING, "h06", "int64(place) * FROM + piece", "int64(piece) * FROM + place"),
         (launches.WITHIN_ROWS, "h02", "int32(column * s_w)", "int32(column * s_h)"),
         (launches.BROKEN_PIECE, "h08", "2 * EIGHT > NUMBERS", "2 * EIGHT > NUMBERS + 1"),
+        (outcome.BESIDE, "h04", "valid = filter_row < F_ROWS", "valid = filter_row <= F_ROWS"),
+        (outcome.BESIDE, "h04", "(thread_in_group % PARTS * STRIP)", "(0)"),
         (
             launches.STAYING_TOO,
             "h04",
@@ -168,7 +170,7 @@ def test_what_ordinary_launches_hide_is_launched_too(monkeypatch, tmp_path, wher
 
 
 def test_options_are_tried_only_where_the_kernel_has_them_too(monkeypatch):
-    names = ("everything at once", checker.RELU, launches.SPLIT)
+    names = ("everything at once", outcome.RELU, launches.SPLIT)
     tried(monkeypatch, *names)
     own = stage_named("m15").prepare
     alone = convlab.check(lambda problem, tile: own(problem, tile), "m15")

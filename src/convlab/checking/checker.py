@@ -27,18 +27,17 @@ from convlab.checking.machine_code import compiled
 from convlab.checking.outcome import (
     BARRIERS,
     RELU,
-    SPOILED,
     TRANSFORMS,
     Answer,
     Check,
     TrafficCount,
 )
 from convlab.checking.programs import Arrays, Tensors, copies_of, program_with, residual_of
+from convlab.checking.spoiled import spoil
 from convlab.checking.unwritten import Ran, unwritten
 from convlab.ladder import Launch, Program, Stage, Tile, allowances, stage_named
 from convlab.ladder.stage import READ_ONLY, RESIDUAL
 from convlab.problems import workloads
-from convlab.problems.number_types import as_floats
 from convlab.problems.oracle import Oracle, before_relu, random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines.simulator import Simulator
@@ -236,16 +235,7 @@ def _try(
     Without ``strict`` only the latter."""
     tensors = random_tensors(problem, seed)
     own = partial(stage_iterations, stage, problem, tile)
-    if name in (SPOILED, RELU):
-        # An infinite weight gives NaN on padding, which is zeros. An infinite last weight also
-        # shows a kernel that fills a slice with weights of the next filter position instead of
-        # zeros. The largest float32, which TF32 rounds to infinity, gives numbers: the inputs are
-        # less than one.
-        tensors[0][...] = as_floats(tensors[0]) / 8
-        flat = tensors[0].reshape(-1)
-        flat[0], flat[len(flat) // 2], flat[-1] = np.inf, np.nan, -np.inf
-        tensors[1][-1, 0, 0, 0], tensors[1][0, 0, 0, 0] = np.inf, problem.number_type.largest
-        tensors[1][len(tensors[1]) // 2, -1, -1, -1] = np.inf
+    spoil(tensors, name, problem)
     program = program_with(stage, make, problem, tile, **options)
     blocks = math.prod(main_of(program).grid)
     answer = Answer(

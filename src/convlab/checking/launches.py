@@ -10,7 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 from convlab.checking.loading import Maker, offers
-from convlab.checking.outcome import ADDED, ADDED_TOO, RELU, SPOILED
+from convlab.checking.outcome import ADDED, ADDED_TOO, BESIDE, RELU, SPOILED
 from convlab.ladder import Launch, Program, Stage, Tile
 from convlab.ladder.stage import RESIDUAL
 from convlab.problems.problem import ConvProblem
@@ -94,6 +94,10 @@ FOR_SOME = {
     # For blocks of 64 or 128 windows: ten rows of seven, so that the second block does not begin in
     # the first column. Its strides differ: one must not be taken for the other.
     WITHIN_ROWS: ConvProblem(2, 3, 11, 15, 16, (2, 3), stride=(1, 2)),
+    # For kernels that copy more than the windows, such as whole rows of the input: all numbers
+    # that no window has are NaN, those below a window and those to its right too. h04 reads these
+    # windows in two strips, of which the second is not full, and copies a sixth row.
+    BESIDE: ConvProblem(1, 5, 11, 6, 3, (5, 1), stride=(6, 2)),
 }
 # For kernels that add a tensor: remainders of windows and of channels, by whole 16-byte accesses
 # and, with 21 channels, one by one.
@@ -299,7 +303,7 @@ def _suits(name: str, stage: Stage, tile: Tile | None) -> bool:
     """Return whether the problem of that name is for a stage, with this tile or without tiles."""
     if name == BROKEN_PIECE:
         return stage.channels_last and stage.channel_multiples == (1, 1)
-    if name == WITHIN_ROWS:
+    if name in (WITHIN_ROWS, BESIDE):
         return stage.channels_last
     if tile is None:
         return name not in (*OWN_TILE, FULL, CHUNKS)

@@ -21,6 +21,7 @@ from convlab.tracing.views import as_html
 
 SPOILED = "NaN and infinities"
 RELU = "ReLU"  # of NaN and infinities too
+BESIDE = "NaN beside the windows"
 ADDED, ADDED_TOO = "a residual", "a residual, few channels"
 BARRIERS = "threads at barriers"
 TRANSFORMS = "transforms: "  # begins the names of counts of the layout transforms
@@ -176,7 +177,7 @@ class Check:
     def advice(self) -> str | None:
         """An explanation of a NaN in the output, and of one that is missing where that is the only
         mistake."""
-        spoiled = bool(self.wrong) and {one.name for one in self.wrong} <= {SPOILED, RELU}
+        spoiled = bool(self.wrong) and {one.name for one in self.wrong} <= {SPOILED, RELU, BESIDE}
         shown = self.telling.check if self.telling is not None and not spoiled else None
         if shown is not None and np.isnan(shown.got or 0):
             if self.telling is not None and self.telling.unwritten:
