@@ -38,6 +38,7 @@ from convlab.running.engines.kernels import compile_launch
 from convlab.running.engines.launching import GpuArray, _part
 from convlab.running.engines.packed_program import PackedProgram
 from convlab.running.engines.parameters import array_parameters
+from convlab.support import numba_shortcuts
 
 CONV9 = {"conv9": PROBLEMS["conv9"]}
 
@@ -112,11 +113,23 @@ def instructions_of_stage(name: str) -> list[bytes]:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("name", ["m05", "t04"])
-def test_signatures_that_are_looked_for_once_make_the_same_machine_code(name, monkeypatch):
+def test_shortcuts_through_numba_s_compiler_make_the_same_machine_code(name, monkeypatch):
+    """Also with signatures that an earlier kernel has found."""
     monkeypatch.setattr(device_functions, "function_key", lambda function: None)  # anew each time
-    once = instructions_of_stage(name)
-    monkeypatch.setattr(compilation, "signatures_once", nullcontext)
-    assert instructions_of_stage(name) == once
+    first, second = (instructions_of_stage(name) for _ in range(2))
+    monkeypatch.setattr(compilation, "numba_shortcuts", nullcontext)
+    assert instructions_of_stage(name) == first == second
+
+
+@pytest.mark.gate
+def test_signatures_that_were_found_are_forgotten_where_they_are_too_many(monkeypatch):
+    monkeypatch.setattr(device_functions, "function_key", lambda function: None)
+    monkeypatch.setattr(numba_shortcuts, "MOST_SIGNATURES", 20)
+    numba_shortcuts._found.clear()
+    forgetful = instructions_of_stage("m01")
+    assert 0 < len(numba_shortcuts._found) <= 20
+    monkeypatch.undo()
+    assert instructions_of_stage("m01") == forgetful
 
 
 @pytest.mark.gate

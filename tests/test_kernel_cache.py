@@ -356,7 +356,7 @@ def test_convlab_s_part_of_the_toolchain_is_its_device_code():
         "running/engines/cubin.py",
         "running/engines/device_functions.py",
         "running/engines/kernels.py",
-        "support/numba_signatures.py",
+        "support/numba_shortcuts.py",
     }
 
 

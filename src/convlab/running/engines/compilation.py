@@ -21,7 +21,7 @@ from convlab.ladder.stage import Capability, Kernel
 from convlab.running.engines.cubin import Cubin, Layout, arch_of, kernel_in, own_instructions
 from convlab.running.engines.device_functions import equal_functions_once
 from convlab.running.engines.kernel_identity import ArgumentTypes
-from convlab.support.numba_signatures import signatures_once
+from convlab.support.numba_shortcuts import numba_shortcuts
 
 # What is patched belongs to the whole process. Numba's own compilation takes a lock, too.
 _one_at_a_time = RLock()
@@ -50,7 +50,7 @@ def _compiled_by_numba(
     from numba.cuda import compiler
 
     options = kernel.targetoptions
-    with _one_at_a_time, _device_of(capability), signatures_once():
+    with _one_at_a_time, _device_of(capability), numba_shortcuts():
         # The beginning of the public `cuda.compile`, which does all of it for each GPU.
         library, _ = compiler._compile_pyfunc_with_fixup(
             kernel.py_func,

@@ -44,7 +44,7 @@ OWN_CODE = (
     "running/engines/cubin.py",
     "running/engines/device_functions.py",
     "running/engines/kernels.py",
-    "support/numba_signatures.py",
+    "support/numba_shortcuts.py",
 )
 # Packages whose functions are known by their names, because the key has the packages' versions.
 KNOWN_PACKAGES = ("numba", "numba_cuda", "numpy", "math", "cmath", "operator", "builtins")

@@ -34,7 +34,7 @@ from convlab.simulation.language.refusals import (
 )
 from convlab.simulation.language.signatures import Types, best_fit
 from convlab.simulation.language.toolchains import Toolchain, of_numba_cuda, of_successor
-from convlab.support.numba_signatures import signatures_once
+from convlab.support.numba_shortcuts import numba_shortcuts
 from convlab.support.numba_successor import only_successor
 
 
@@ -147,9 +147,9 @@ def _compiler() -> KernelTyper:
         return _made_compiler()
 
 
-def _signatures_once() -> AbstractContextManager[None]:
-    """Numba's search for signatures, done once; the successor has no such search of its own."""
-    return nullcontext() if only_successor() else signatures_once()
+def _shortcuts() -> AbstractContextManager[None]:
+    """Shortcuts through Numba's compiler; the successor has a compiler of its own."""
+    return nullcontext() if only_successor() else numba_shortcuts()
 
 
 def _made_compiler() -> KernelTyper:
@@ -304,7 +304,7 @@ class KernelTyper:
             # Until more is known.
             self._known[key] = Untyped(f"{function.__name__} calls itself")
             self._running.append(key)
-            with _real_compiler(), _signatures_once():
+            with _real_compiler(), _shortcuts():
                 self._known[key] = self._lowered(device, arguments)
             self._running.pop()
         found = self._known[key]
