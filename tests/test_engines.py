@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from numba import cuda, float32, uint32
+from numba import cuda, float32, uint16, uint32
 from numba.cuda.core import config
 
+from convlab.device import commit_copies, copy_async8, load_pairs, store_pairs, wait_copies
 from convlab.ladder.stage import Launch
 from convlab.running.engines import ENGINE_NAMES, UNWRITTEN, choose, unavailable
 from convlab.running.engines.cudasim import CudaSim
@@ -149,6 +150,28 @@ def test_what_is_counted():
     with SIM.counting() as counts:
         pass
     assert counts.as_dict(flops=1)["flops_per_byte"] == 0
+
+
+@cuda.jit
+def copy_of_eights(halves, copied):
+    staged = cuda.shared.array(24, uint16, alignment=16)
+    i = uint32(8) * cuda.threadIdx.x
+    copy_async8(staged, i, halves, i, i != 8)
+    commit_copies()
+    wait_copies(0)
+    cuda.syncthreads()
+    store_pairs(copied, i, load_pairs(staged, i))
+
+
+def test_a_128_bit_access_of_eight_numbers_is_counted_once():
+    halves, copied = np.arange(24, dtype=np.uint16), np.full(24, 99, np.uint16)
+    with SIM.counting() as counts:
+        run(copy_of_eights, 1, 3, halves, copied)
+    assert copied.tolist() == [*range(8), *[0] * 8, *range(16, 24)]
+    found = counts.as_dict(flops=0)
+    assert (found["global_loads"], found["global_stores"]) == (2, 3)
+    assert (found["shared_loads"], found["shared_stores"]) == (3, 3)
+    assert found["global_bytes"] == 16 * (2 + 3)
 
 
 @cuda.jit

@@ -92,36 +92,32 @@ def _emulated_store_pairs(array: Any, index: int, pairs: tuple[int, int, int, in
     if hasattr(type(array), "store_run"):
         array.store_run(index, tuple(numbers))
         return
-    _check_eight(array, index)
-    for n, number in enumerate(numbers):
-        array[index + n] = number
+    array[_eight_from(array, index)] = numbers
 
 
 def _emulated_load_pairs(array: Any, index: int) -> tuple[int, ...]:
     if hasattr(type(array), "load_run"):
         numbers = array.load_run(index, EIGHT)
     else:
-        _check_eight(array, index)
-        numbers = [array[index + n] for n in range(EIGHT)]
+        numbers = array[_eight_from(array, index)]
     return tuple(int(numbers[n]) | int(numbers[n + 1]) << 16 for n in range(0, EIGHT, 2))
 
 
 def _emulated_copy_async8(target: Any, index: int, source: Any, at: int, valid: bool) -> None:
-    _check_eight(target, index)
-    if valid:
-        _check_eight(source, at)
-    for n in range(EIGHT):
-        target[index + n] = source[at + n] if valid else 0
+    place = _eight_from(target, index)
+    target[place] = tuple(source[_eight_from(source, at)]) if valid else 0
 
 
-def _check_eight(array: Any, index: int) -> None:
-    """Raise ``IndexError`` for eight numbers that are not at a multiple of eight, or not there."""
-    (extent,) = array.shape
+def _eight_from(array: Any, index: int) -> slice:
+    """Return the slice of eight numbers from an index on, which one access touches. Raises
+    ``IndexError`` where they are not at a multiple of eight, or not there."""
+    index, (extent,) = int(index), array.shape
     if index % EIGHT or not 0 <= index <= extent - EIGHT:
         raise IndexError(
             f"128-bit access at index {index} of {extent}: it must be a multiple of 8, at most "
             f"{extent - EIGHT}"
         )
+    return slice(index, index + EIGHT)
 
 
 if EMULATED:

@@ -35,6 +35,7 @@ from convlab.simulation.threads.waiting import WaitingCall
 
 DeclaredShape = int | tuple[int, ...]  # of an array that a kernel declares
 Index = int | slice | tuple[int | slice, ...]
+SEVERAL = (tuple, slice)  # the types of an index that is not one number
 Number = Any  # NumPy's, or a row of a few: a kernel computes with it
 
 
@@ -104,14 +105,20 @@ class _Array:
         self.ndim, self.size = memory.ndim, memory.size
         self._name, self._counts, self._nbytes = name, counts, nbytes
         self._is_read_only = name in READ_ONLY
+        self._is_line = memory.ndim == 1
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    # Every access of every thread runs these two and `_elements`, so they do nothing twice.
+    # Every access of every thread runs these two, so they do nothing twice, and call nothing for
+    # one element of an array of one dimension, as most accesses are.
 
     def __getitem__(self, index: Index) -> Number:
-        elements, counts = self._elements(index), self._counts
+        if self._is_line and not isinstance(index, SEVERAL) and 0 <= index < self.size:
+            elements = 1
+        else:
+            elements = self._elements(index)
+        counts = self._counts
         if counts is not None:
             if self._nbytes:
                 counts.global_loads += 1
@@ -123,7 +130,11 @@ class _Array:
     def __setitem__(self, index: Index, value: Number) -> None:
         if self._is_read_only:
             raise IndexError(f"the kernel writes to {self._name}[{index}], which is not its output")
-        elements, counts = self._elements(index), self._counts
+        if self._is_line and not isinstance(index, SEVERAL) and 0 <= index < self.size:
+            elements = 1
+        else:
+            elements = self._elements(index)
+        counts = self._counts
         if counts is not None:
             if self._nbytes:
                 counts.global_stores += 1
@@ -135,10 +146,6 @@ class _Array:
     def _elements(self, index: Index) -> int:
         """Return the number of elements of an access. Raises ``IndexError`` for an index outside
         the array."""
-        if self.ndim == 1 and not isinstance(index, (tuple, slice)):  # most are
-            if 0 <= index < self.size:
-                return 1
-            raise self._outside(index)
         entries = index if isinstance(index, tuple) else (index,)
         if len(entries) != self.ndim:
             raise IndexError(f"{len(entries)} indices for {self._name} of shape {self.shape}")
