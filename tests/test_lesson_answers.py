@@ -13,6 +13,8 @@ import pytest
 
 from convlab.lessons.source import read, sources
 
+pytestmark = pytest.mark.same_in_cudasim
+
 
 def instructions(code: CodeType) -> Iterator[dis.Instruction]:
     yield from dis.get_instructions(code)

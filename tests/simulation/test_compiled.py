@@ -55,7 +55,7 @@ def kernels_of_the_tests() -> Iterator[Any]:
 def calls_convlab_device(case: Case) -> bool:
     """Return True for a kernel that calls functions of convlab.device. Where Numba is its simulator
     they are emulations, and such a launch stays with the greenlets. Any other kernel becomes the
-    same machine code there, which the tables below try there too."""
+    same machine code there, which the right kernels below try there too."""
     return not {*case.kernel.py_func.__code__.co_names}.isdisjoint(convlab.device.__all__)
 
 
@@ -542,6 +542,7 @@ WRONG = {
 
 
 @pytest.mark.slow
+@pytest.mark.same_in_cudasim
 @pytest.mark.parametrize("launch", WRONG.values(), ids=WRONG)
 def test_wrong_kernels_are_found_by_machine_code(launch, ends):
     kernel, grid, block, make, shared_bytes = launch

@@ -76,6 +76,7 @@ EXPRESSIONS = st.recursive(LEAVES, _larger, max_leaves=6)
 
 
 @pytest.mark.slow
+@pytest.mark.same_in_cudasim  # what a GPU computes, below, is asked there too
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     lines=st.lists(EXPRESSIONS, min_size=12, max_size=12),
