@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 
 from convlab.simulation.launch import RecordedLaunch
 from convlab.simulation.recording.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
+from convlab.simulation.recording.sites import source_lines
 from convlab.simulation.rules.coordinates import coordinates_of
 from convlab.simulation.rules.findings import Finding
 from convlab.simulation.rules.memory_traffic import WARP, Requests
@@ -139,6 +140,7 @@ class TrafficRecorder:
         for code in launch.codes:
             source[files[code.co_filename]].update(_lines_of(code))
 
+        @cache  # many requests share a site
         def line_of(site: int) -> tuple[str, int]:
             file, line = launch.sites.line(site)
             return files[file], line
@@ -221,7 +223,7 @@ class _Files(dict[str, str]):
 
 def _lines_of(code: CodeType) -> dict[int, str]:
     try:
-        lines, first = inspect.getsourcelines(code)
+        lines, first = source_lines(code)
     except (OSError, TypeError):  # made by exec, say
         return {}
     return {number: line.rstrip("\n") for number, line in enumerate(lines, first)}

@@ -68,17 +68,20 @@ class Arithmetic:
     def _number_class(self) -> type[float]:
         codes, getframe, arithmetic = self.codes, sys._getframe, self
 
-        def counting(plain: Callable[[float, float], float]) -> Callable[[float, object], object]:
+        def counting(plain: Callable[[float, Any], Any]) -> Callable[[float, object], object]:
             def operation(self: float, other: object) -> object:
-                if not isinstance(other, (float, int)):  # a tuple is faster than a union here
-                    return NotImplemented
+                result = plain(self, other)
+                if result is NotImplemented:
+                    return result
                 # Every operation of every thread runs this code, so `count` is written out.
                 frame: FrameType | None = getframe(1)
-                while frame is not None and id(frame.f_code) not in codes:
+                while frame is not None:
+                    code = id(frame.f_code)
+                    if code in codes:
+                        arithmetic.operations[code + frame.f_lasti] += 1
+                        break
                     frame = frame.f_back
-                if frame is not None:
-                    arithmetic.operations[id(frame.f_code) + frame.f_lasti] += 1
-                return number(plain(self, other))
+                return number(result)
 
             return operation
 
@@ -86,12 +89,22 @@ class Arithmetic:
             return lambda self: number(plain(float(self)))
 
         names: dict[str, object] = {"__slots__": ()}
-        # float's own methods, which take numbers of this class as they are
+        # float's own methods, which take numbers of this class as they are, and return
+        # NotImplemented for what is no number
         plain = {f"__{r}{name}__" for name in OPERATIONS for r in ("", "r")}
         names |= {name: counting(getattr(float, name)) for name in plain}
-        names["__truediv__"] = counting(divided)
-        names["__pow__"] = counting(power)
-        names["__rpow__"] = counting(lambda exponent, base: power(base, exponent))
+        names["__truediv__"] = counting(_of_numbers(divided))
+        names["__pow__"] = counting(_of_numbers(power))
+        names["__rpow__"] = counting(_of_numbers(lambda exponent, base: power(base, exponent)))
         names |= {f"__{name}__": copying(getattr(operator, name)) for name in ("neg", "pos", "abs")}
         number: type[float] = type("CountedFloat", (float,), names)
         return number
+
+
+def _of_numbers(function: Callable[[float, float], float]) -> Callable[[float, Any], Any]:
+    """Return the function as a method of a number: NotImplemented for what is no number."""
+
+    def method(number: float, other: Any) -> Any:
+        return function(number, other) if isinstance(other, float | int) else NotImplemented
+
+    return method

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from convlab.simulation.recording.access_log import ITERATION_BITS, AccessLog
-from convlab.simulation.recording.sites import is_iterated, site_of
+from convlab.simulation.recording.sites import iterated_site, site_of
 
 ResultT = TypeVar("ResultT")
 UNLIMITED = 1 << 62  # iterations: no kernel runs as many
@@ -56,9 +56,12 @@ class Loops:
         """Return a count of its own of the iterations that are left here now."""
         return Loops(self.left, more=self._more, added=self._added)
 
-    def range(self, *bounds: int) -> Loop:
-        """The ``range`` of a kernel whose loops are counted."""
-        return Loop(self, site_of(1), builtins.range(*bounds))
+    def range(self, *bounds: int) -> Loop | Iterator[int]:
+        """The ``range`` of a kernel whose loops are counted: an iterator where a ``for`` runs
+        through it."""
+        site, iterated = iterated_site(sys._getframe(1))
+        steps = builtins.range(*bounds)
+        return self.run(site, steps) if iterated else Loop(self, site, steps)
 
     def endless(self, steps: Iterable[int], site: int) -> Loop:
         """The steps of a ``while`` loop, which
@@ -110,7 +113,8 @@ class Paths(Loops):
         self._inner: dict[tuple[int, int], int] = defaultdict(lambda: next(numbers))
         # The same by all sites of an instruction. In `_inner` one of them stands for all
         # (:func:`~convlab.simulation.recording.sites.instruction`), which takes time to find.
-        self._known: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, int], int] = {}  # of calls
+        self._loops_at: dict[tuple[int, int], tuple[int, int]] = {}  # of loops, with that one site
 
     def enter(self, thread: int) -> None:
         """Switch to the path of a thread, which runs from here on."""
@@ -136,30 +140,31 @@ class Paths(Loops):
 
         return called
 
-    def range(self, *bounds: int) -> Loop | Iterator[int]:  # type: ignore[override]
+    def range(self, *bounds: int) -> Loop | Iterator[int]:
         """The ``range`` of a kernel: an iterator where a ``for`` runs through it."""
         frame = sys._getframe(1)
         here = self._log.path, id(frame.f_code) + frame.f_lasti
         steps = builtins.range(*bounds)
-        if (first := self._known.get(here)) is None:
-            site = site_of(1)
-            if self._loops is not None or not is_iterated(frame.f_code, frame.f_lasti):
+        if (known := self._loops_at.get(here)) is None:
+            site, iterated = iterated_site(frame)
+            if not iterated:
                 return Loop(self, site, steps)
-            first = self._known[here] = self._inner[self._log.path, site]
-        return self._noted(first, steps)
+            known = self._loops_at[here] = self._inner[self._log.path, site], site
+        return self._noted(*known, steps)
 
     def run(self, site: int, steps: Iterable[int]) -> Iterator[int]:
         """Give the steps of one loop of one thread, and note its iterations."""
-        counted = steps if self._loops is None else self._loops.run(site, steps)
-        return self._noted(self._inner[self._log.path, site], counted)
+        return self._noted(self._inner[self._log.path, site], site, steps)
 
-    def _noted(self, first: int, steps: Iterable[int]) -> Iterator[int]:
-        """Give the steps, each on a path of its own; ``first`` is the first one's."""
+    def _noted(self, first: int, site: int, steps: Iterable[int]) -> Iterator[int]:
+        """Give the steps of the loop at a site, each on a path of its own; ``first`` is the first
+        one's."""
         log = self._log
         outer = log.path
+        counted = steps if self._loops is None else self._loops.run(site, steps)
         try:
             # Every iteration of every thread runs this code, so it does nothing else.
-            for log.path, step in enumerate(steps, first):
+            for log.path, step in enumerate(counted, first):
                 yield step
         finally:  # after `break` and `return` too
             log.path = outer

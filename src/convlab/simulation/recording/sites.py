@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from itertools import pairwise, permutations
 from pathlib import Path
 from tokenize import TokenError
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
@@ -238,7 +238,9 @@ def _steps(code: CodeType) -> list[dis.Instruction]:
 
 
 _codes: WeakValueDictionary[int, CodeType] = WeakValueDictionary()
-_by_id: dict[int, dict[int, int]] = {}  # read at every wide access: to hash code takes long
+# By the id of the code, because to hash code takes long: read at every wide access and every loop.
+_by_id: dict[int, dict[int, int]] = {}  # the offset that stands for each offset
+_iterated: dict[int, set[int]] = {}  # the offsets of calls whose results only a loop uses
 
 
 def instruction(code: CodeType, offset: int) -> int:
@@ -248,14 +250,19 @@ def instruction(code: CodeType, offset: int) -> int:
     if id(code) not in _by_id:
         first: dict[object, int] = {}
         stands_for = _by_id[id(code)] = {}
+        iterated = _iterated[id(code)] = set()
         _codes[id(code)] = code
-        finalize(code, _by_id.pop, id(code), None)
+        for table in _by_id, _iterated:
+            finalize(code, table.pop, id(code), None)
         steps = _steps(code)
         ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
-        for step, end in zip(steps, ends, strict=True):
+        names = [step.opname for step in steps[1:]] + [""]
+        for step, end, after in zip(steps, ends, names, strict=True):
             where = (step.positions, step.opname) if step.positions else step.offset
             one = first.setdefault(where, step.offset)
             stands_for.update(dict.fromkeys(range(step.offset, end), one))
+            if after == "GET_ITER":
+                iterated.update(range(step.offset, end))
     return _by_id[id(code)][offset]
 
 
@@ -324,11 +331,14 @@ def ignores_result(code: CodeType, offset: int) -> bool:
     return _next_operation(code, offset) == "POP_TOP"
 
 
-@cache
-def is_iterated(code: CodeType, offset: int) -> bool:
-    """Return whether a loop runs through the result of the call at ``offset`` and nothing else uses
-    it."""
-    return _next_operation(code, offset) == "GET_ITER"
+def iterated_site(frame: FrameType) -> tuple[int, bool]:
+    """Return the site of the call that a function is in, and whether a loop runs through its result
+    and nothing else uses it."""
+    code, offset = frame.f_code, frame.f_lasti
+    number = id(code)
+    found = _by_id.get(number)
+    site = number + (instruction(code, offset) if found is None else found[offset])
+    return site, offset in _iterated[number]
 
 
 def _next_operation(code: CodeType, offset: int) -> str:
