@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import partial
+from pathlib import Path
 
 import build_notebooks
 import nbformat
 import pytest
 from nbformat import v4
 from numba.cuda.core import config
+from warmed import Warmed
 
 from convlab.lessons.source import CHECKOUT, LEARNER, SOLUTION, place, read, sources
 
@@ -28,11 +31,21 @@ gc.freeze()  # imports stay, so nobody looks for garbage among them, nor as ofte
 gc.set_threshold(100_000)
 convlab.trace_stage = functools.cache(convlab.trace_stage)
 """
-BETWEEN = """%reset -f
+BETWEEN = """import gc
+gc.freeze()  # or %reset would look through all that was made
+%reset -f
 import os
 from convlab.lessons import pictures
 pictures._explained.clear()  # each notebook explains legends anew
 os.chdir({!r})"""
+# What each notebook imports before its first cell. Matplotlib reads MPLBACKEND when it is imported.
+BEFORE = """
+import ipykernel.kernelapp, matplotlib.backends.backend_agg, matplotlib.figure
+import convlab
+from convlab.lessons import pictures
+convlab.trace_stage
+"""
+BACKEND = "module://matplotlib_inline.backend_inline"
 # The bytes of pictures depend on matplotlib, and a cell's number on what ran before it here.
 PICTURE = re.compile(r'base64,[^"]*|(?<= of cell )\[\d+\]')
 
@@ -51,8 +64,42 @@ def said(notebook) -> list[list[object]]:
     ]
 
 
+class WarmedKernel:
+    """A notebook's kernel as ``jupyter_client`` has one: what it uses of ``subprocess.Popen``."""
+
+    stdin = stdout = stderr = None
+    returncode: int | None = None
+
+    def __init__(self, warmed, command, env, cwd, **_options):
+        words = command[command.index("-m") :]
+        self._warmed, nothing = warmed, [Path(os.devnull)] * 2
+        self.pid = warmed.start(words, str(cwd), env, nothing)
+
+    def poll(self):
+        ended = self.returncode is not None or self._warmed.has_ended()
+        return self.wait() if ended else None
+
+    def wait(self):
+        if self.returncode is None:
+            self.returncode = self._warmed.status()
+        return self.returncode
+
+    def send_signal(self, signum):
+        os.kill(self.pid, signum)
+
+
+@pytest.fixture(scope="module")
+def warmed():
+    path = os.pathsep.join([str(CHECKOUT / "src"), os.environ.get("PYTHONPATH", "")])
+    made = Warmed(BEFORE, PYTHONPATH=path, MPLBACKEND=BACKEND)
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
-def test_notebooks_run_and_say_what_is_stored(path, monkeypatch):
+def test_notebooks_run_and_say_what_is_stored(path, warmed, monkeypatch):
+    launch = "jupyter_client.provisioning.local_provisioner.launch_kernel"
+    monkeypatch.setattr(launch, partial(WarmedKernel, warmed))
     source = str(CHECKOUT / "src")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))
     made = {kind: build_notebooks.notebook(read(path), kind) for kind in KINDS}

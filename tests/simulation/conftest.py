@@ -35,8 +35,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def warmed() -> Iterator[Warmed]:
-    """Processes for programs. ``test_numba_imports.py`` runs programs in cold ones."""
-    made = Warmed(BEFORE, PROJECT.parent / "src")
+    """Processes for programs, with Numba as its CUDA simulator. ``test_numba_imports.py`` runs
+    programs in cold ones."""
+    made = Warmed(BEFORE, NUMBA_ENABLE_CUDASIM="1", PYTHONPATH=str(PROJECT.parent / "src"))
     yield made
     made.close()
 
