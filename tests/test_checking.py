@@ -151,6 +151,7 @@ def test_a_barrier_of_a_warp_for_one_of_the_block_is_a_race(few_problems, tmp_pa
         (launches.STAYING, "h03", "my_turn ^ uint32(1)", "my_turn ^ uint32(0)"),
         (launches.STAYING, "h06", "int64(place) * FROM + piece", "int64(piece) * FROM + place"),
         (launches.WITHIN_ROWS, "h02", "int32(column * s_w)", "int32(column * s_h)"),
+        (launches.WITHIN_ROWS, "h01", "uint32(cuda.blockIdx.x) * N_B", "cuda.blockIdx.x * M_B"),
         (launches.BROKEN_PIECE, "h08", "2 * EIGHT > NUMBERS", "2 * EIGHT > NUMBERS + 1"),
         (outcome.BESIDE, "h04", "valid = filter_row < F_ROWS", "valid = filter_row <= F_ROWS"),
         (outcome.BESIDE, "h04", "(thread_in_group % PARTS * STRIP)", "(0)"),

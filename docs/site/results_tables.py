@@ -220,11 +220,13 @@ def gradients_tables(results: Results) -> papers.Shown:
     for of, tensor in zip(OF, ("input", "weight"), strict=True):
         ratios = {name: known[f"{name} {of}"] for name in LAYER_NAMES if f"{name} {of}" in known}
         means.append((tensor, *_mean_and_least(ratios)))
-    lines = [
-        (name, *(_time(one.best(layers[f"{name} {of}"])) for of in OF for one in contenders))
-        for name in LAYER_NAMES
-        if f"{name} {OF[0]}" in layers
-    ]
+    lines = [  # an interrupted run may lack a gradient
+        (name, *(
+            _time(one.best(layers[gradient])) if (gradient := f"{name} {of}") in layers else ""
+            for of in OF for one in contenders
+        ))
+        for name in LAYER_NAMES if any(f"{name} {of}" in layers for of in OF)
+    ]  # fmt: skip
     head = [f"{of}: {by}" for of in OF for by in ("g01", "g02", "g03", "PyTorch")]
     columns = "gradient of", "layers with both times", "g03 over PyTorch, geometric mean", "least"
     return f"{table(columns, means)}\n{table(('layer', *head), lines)}", ()
@@ -425,7 +427,7 @@ SECTIONS = {
         "", "models_h200.json", "`convlab bench --cases models`", models_table, of_rows=False
     ),
     "inference": papers.Section(
-        "", "inference_h100.json", "`convlab bench --cases inference`", inference_table,
+        "", "inference_h200.json", "`convlab bench --cases inference`", inference_table,
         of_rows=False,
     ),
     "training": papers.Section(

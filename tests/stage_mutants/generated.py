@@ -67,7 +67,7 @@ EQUIVALENT = [
      "one more, which is padding"),
     (r"(there and column < COLUMNS .* => COLUMNS|AHEAD and v \+ 1 < W_f:.* => W_f) -> .* \+ 1$",
      "one more is loaded, and not used"),
-    (r"range\(t.*THREADS.* => THREADS -> N_B$|^m03.* => THREADS -> M_B$",
+    (r"range\(t.*THREADS.* => THREADS -> N_B$|^(m03|h04_stem: i =).* => THREADS -> M_B$",
      "loads repeat: THREADS is a multiple of it"),
     (r"range\((DEPTH - 1|AT_FIRST|AHEAD)\):.* => \1 -> \(\1\) \+ 1$",
      "a slice is copied twice, to the same place"),
@@ -86,7 +86,7 @@ EQUIVALENT = [
      "the other condition is false there"),
     (r"INFINITY.* => INFINITY -> ", "infinity plus or minus one is infinity"),
     (r"^h01_panels: .*valid = .* r < C_i .* => C_i -> \(C_i\) - 1$", "both sides come in eights"),
-    (r"^h01_panels: if m < M and n \+ 8 \* row < N: .* => M -> \(M\) - 1$"
+    (r"^h01_panels: if m < M( and n \+ 8 \* row < N)?: .* => M -> \(M\) - 1$"
      r"|^h04_stem: (if WHOLE or m < C_o|while i < FILTER): .* => \w+ -> .* - 1$",
      "both sides come in eights"),
     (r"^h04_stem: if PARTLY and .* => end -> \(end\) \+ 1$", "both branches give zero there"),

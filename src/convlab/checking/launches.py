@@ -92,8 +92,9 @@ FOR_SOME = {
     # multiple of eight and of four, so a load of the last 16 bytes reads past its end.
     BROKEN_PIECE: ConvProblem(1, 3, 5, 9, 3, (3, 2)),
     # For blocks of 64 or 128 windows: ten rows of seven, so that the second block does not begin in
-    # the first column. Its strides differ: one must not be taken for the other.
-    WITHIN_ROWS: ConvProblem(2, 3, 11, 15, 16, (2, 3), stride=(1, 2)),
+    # the first column. Two blocks of 128 that begin 32 windows apart do not reach the last image.
+    # The strides differ: one must not be taken for the other.
+    WITHIN_ROWS: ConvProblem(3, 3, 11, 15, 16, (2, 3), stride=(1, 2)),
     # For kernels that copy more than the windows, such as whole rows of the input: all numbers
     # that no window has are NaN, those below a window and those to its right too. h04 reads these
     # windows in two strips, of which the second is not full, and copies a sixth row.
