@@ -116,7 +116,7 @@ def build() -> int:
         shutil.rmtree(doctrees, ignore_errors=True)
     failed = sphinx([
         "-b", "html", "-c", str(HERE), "-d", str(doctrees),
-        "-W", "--keep-going", "-n", "-q", "-j", "2", str(source), str(SITE),
+        "-W", "--keep-going", "-n", "-q", str(source), str(SITE),
     ])  # fmt: skip
     if not failed:
         print(f"open {SITE / 'index.html'} with a browser")

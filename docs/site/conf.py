@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from typing import Any
+from unittest import mock
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.addnodes import toctree
 from sphinx.ext.autodoc import FunctionDocumenter
 from sphinx.parsers import Parser
 from sphinx.util import logging
@@ -161,6 +164,32 @@ def visit_math(self: Any, node: Any) -> None:
     raise nodes.SkipNode
 
 
+@cache
+def without_sections(env: Any) -> dict[str, Any]:
+    """Return the tables of contents of all pages, without sections where no page follows them."""
+    contents = {}
+    for page, table in env.tocs.items():
+        contents[page] = table.deepcopy()
+        for title in contents[page] if next(table.findall(toctree), None) is None else ():
+            del title[1:]
+    return contents
+
+
+def make_menu_of_titles(
+    app: Any, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Let the theme make its menu, which has no sections, without a copy of every section of every
+    page for each page: a quarter of the build."""
+    usual = context["toctree"]
+
+    def made(**options: Any) -> str:
+        tables = without_sections(app.env) if options.get("titles_only") else app.env.tocs
+        with mock.patch.object(app.env, "tocs", tables):
+            return str(usual(**options))
+
+    context["toctree"] = made
+
+
 def setup(app: Any) -> None:
     """Register the site's extensions; Sphinx calls this."""
     app.add_source_suffix(".py", "listing")
@@ -170,3 +199,4 @@ def setup(app: Any) -> None:
     app.connect("source-read", rewrite_links)
     app.connect("missing-reference", find_public)
     app.connect("doctree-read", check_pictures)
+    app.connect("html-page-context", make_menu_of_titles, priority=400)  # the theme's has 500
