@@ -34,7 +34,7 @@ from convlab.running.engines import (
 )
 from convlab.running.engines.compilation import linked, numba_lto_ir
 from convlab.running.engines.cubin import instruction_bytes
-from convlab.running.engines.kernels import compile_launch
+from convlab.running.engines.kernels import argument_types, compile_launch
 from convlab.running.engines.launching import GpuArray, _part
 from convlab.running.engines.packed_program import PackedProgram
 from convlab.running.engines.parameters import array_parameters
@@ -130,6 +130,25 @@ def test_signatures_that_were_found_are_forgotten_where_they_are_too_many(monkey
     assert 0 < len(numba_shortcuts._found) <= 20
     monkeypatch.undo()
     assert instructions_of_stage("m01") == forgetful
+
+
+@pytest.mark.gate
+def test_a_device_function_that_is_handed_over_once_makes_the_same_machine_code():
+    program = production_program(stage_named("m11"), PROBLEM)
+    step = program.kernels[-1]
+    types = argument_types(step, program)
+    library = compilation._compiled_by_numba(step.kernel, types, (9, 0), False)
+    once, as_often_as_called = library.llvm_strs, [str(module) for module in library.modules]
+    assert {*once} == {*as_often_as_called}
+    assert len(once) < len(as_often_as_called)
+    made = []
+    for texts in (once, as_often_as_called):
+        library._llvm_strs = texts
+        library._ltoir_cache.clear()
+        lto_ir = bytes(library.get_ltoir(cc=(9, 0)))
+        cubin = linked(lto_ir, (9, 0), kernel=step.name, layout="numba")
+        made.append(instruction_bytes(cubin.code))
+    assert made[0] == made[1]
 
 
 @pytest.mark.gate

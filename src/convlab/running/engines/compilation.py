@@ -63,6 +63,8 @@ def _compiled_by_numba(
             lineinfo=lineinfo,
             lto=True,
         )
+        # A device function's code is there once for each function that calls it. NVVM needs one.
+        library._llvm_strs = [str(module) for module in dict.fromkeys(library.modules)]
     return library
 
 
