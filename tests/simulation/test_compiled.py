@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numba.extending
 import numpy as np
 import pytest
 from kernels.cases import Case, edited
 from numba import cuda, float32, int32, int64, uint32
+from numba.cuda.extending import overload
 
 import convlab
 import convlab.device
@@ -619,6 +621,70 @@ def counted(values, counts):
 def test_a_fault_of_numbas_compiler_leaves_the_launch_to_the_other_engine(ends):
     assert compare(counted, 1, 32, lambda: [ramp(32), np.zeros(7, np.int32)]) == ""
     assert ends[0].startswith(COMPILER_FAULT)
+
+
+def target(x):
+    raise AssertionError("an overload is run instead")
+
+
+def asks(x):
+    raise AssertionError("an overload is run instead")
+
+
+@numba.extending.overload(target)
+def of_every_target(x):
+    return lambda x: 1
+
+
+@overload(target)
+def of_a_gpu(x):
+    return lambda x: 2
+
+
+@numba.extending.overload(asks)
+def within_an_overload(x):
+    return lambda x: target(x)
+
+
+@numba.extending.register_jitable
+def plus_one(x):
+    return x + 1
+
+
+@cuda.jit
+def asks_for_the_target(out):
+    out[0] = target(out[0])
+
+
+@cuda.jit
+def asks_within_an_overload(out):
+    out[0] = asks(out[0])
+
+
+@cuda.jit
+def calls_one_for_all_targets(out):
+    out[0] = plus_one(out[0]) + np.int32(1)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "end"),
+    [
+        (asks_for_the_target, "a function with an overload for one target only"),
+        (asks_within_an_overload, "a function with an overload for one target only"),
+        (calls_one_for_all_targets, "compiled"),
+    ],
+    ids=["in the kernel", "in an overload", "for all"],
+)
+def test_an_overload_for_gpus_is_called_by_both_engines(ends, kernel, end):
+    made: list[np.ndarray] = []
+
+    def make() -> list[np.ndarray]:
+        made.append(np.zeros(1, np.int32))
+        return [made[-1]]
+
+    assert compare(kernel, 1, 1, make) == ""
+    assert ends == [end]
+    assert [int(out[0]) for out in made] == [2, 2]
 
 
 @cuda.jit

@@ -22,6 +22,7 @@ from convlab.simulation.compiled.functions import Functions, native
 from convlab.simulation.compiled.instrumentation import CodeSites, in_work
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.stacks import machine_code
+from convlab.simulation.compiled.target_overloads import overloads_of_all_targets
 from convlab.simulation.language.compiled_values import Values
 from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.language.signatures import Types
@@ -146,7 +147,8 @@ def _compiled(
     entry, sites = native(enter), CodeSites()
     in_work.append(sites)
     try:
-        entry.compile(())
+        with overloads_of_all_targets():
+            entry.compile(())
         (typed,) = kernel.overloads.values()
         _check_types(typed.type_annotation.typemap, function, gpu_types)
     except errors.NumbaError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
+from typing import Any
 
 from numba.core.typing.templates import builtin_registry as numbas_registry
 from numba.cuda import types
@@ -17,15 +18,28 @@ Overload = Callable[..., FunctionType | None]  # from types of arguments to a bo
 def overloads_of(function: FunctionType) -> list[Overload]:
     """Return the overloads that Numba and numba-cuda have for a function on a GPU, the newest
     first."""
-    templates = [
+    templates = [one for one in _templates(function) if _target(one) != "cpu"]
+    return [one._overload_func for one in templates[::-1] if hasattr(one, "_overload_func")]
+
+
+def differs_by_target(function: FunctionType) -> bool:
+    """Return whether a function has an overload for one target only, such as a GPU."""
+    return any(_target(one) not in (None, "generic") for one in _templates(function))
+
+
+def _templates(function: FunctionType) -> list[Any]:
+    return [
         template
         for registry in (numbas_registry, builtin_registry)
         for value, kind in registry.globals
         if value is function
         for template in getattr(kind, "templates", ())
-        if getattr(template, "metadata", {}).get("target") != "cpu"
     ]
-    return [one._overload_func for one in templates[::-1] if hasattr(one, "_overload_func")]
+
+
+def _target(template: Any) -> str | None:
+    target: str | None = getattr(template, "metadata", {}).get("target")
+    return target
 
 
 def type_of(value: object) -> types.Type:
