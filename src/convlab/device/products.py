@@ -32,7 +32,22 @@ _SUBNORMAL, _LEAST, _NONE = -126, -133, -1000
 _A = np.stack([_GROUP, _GROUP + 8] * 2, 1), np.stack([_THREAD] * 2 + [_THREAD + 4] * 2, 1)
 _B = np.stack([_THREAD, _THREAD + 4], 1), np.stack([_GROUP] * 2, 1)
 _C = np.stack([_GROUP] * 2 + [_GROUP + 8] * 2, 1), np.stack([2 * _THREAD, 2 * _THREAD + 1] * 2, 1)
-_MATRICES = ((M, K), _A), ((K, N), _B), ((M, N), _C)
+
+
+def _held(shape: tuple[int, int], where: tuple[np.ndarray, np.ndarray], first: int) -> np.ndarray:
+    """Return for each element of a matrix the place of its number among those of all lanes, one
+    lane after the other. ``first`` is the number of the matrix's first among a lane's."""
+    held = np.empty(shape, np.int64)
+    count = where[0].shape[1]
+    held[where] = np.arange(WARP)[:, None] * sum(SIZES.values()) + first + np.arange(count)
+    return held
+
+
+_HELD = (
+    _held((M, K), _A, 0),
+    _held((K, N), _B, SIZES["a"]),
+    _held((M, N), _C, SIZES["a"] + SIZES["b"]),
+)
 # The same for the eight numbers of a warpgroup's matrix on the left.
 _LEFT = (
     np.stack([_GROUP, _GROUP + 8] * 4, 1),
@@ -64,12 +79,9 @@ def checked_fragments(a: object, b: object, c: object) -> Fragments:
 def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
     """Return each lane's numbers of D. The numbers of a missing lane are NaN."""
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
-        brought = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
-        parts = np.split(brought, (SIZES["a"], SIZES["a"] + SIZES["b"]), axis=1)
-        left, right, total = (
-            _matrix(shape, where, [*lanes], part)
-            for (shape, where), part in zip(_MATRICES, parts, strict=True)
-        )
+        brought = np.full((WARP, sum(SIZES.values())), np.nan, np.float32)
+        brought[[*lanes]] = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
+        left, right, total = (brought.take(held) for held in _HELD)
         result = multiply_add(left, right, total)[_C].tolist()
     return {lane: tuple(result[lane]) for lane in lanes}
 

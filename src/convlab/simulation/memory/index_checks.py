@@ -57,7 +57,10 @@ class IndexChecks:
 
     def address(self, index: Index) -> int:
         """Return the simulated address of an element, in bytes. The index is not checked."""
-        return self.base + sum(i * s for i, s in zip(index, self.strides, strict=True))
+        address = self.base
+        for i, stride in zip(index, self.strides, strict=True):
+            address += i * stride
+        return address
 
     def whole_index(self, index: object) -> tuple[object, ...]:
         """Return any index as a tuple, in which slices replace ``...``."""
@@ -78,9 +81,14 @@ class IndexChecks:
     def check(self, index: object, site: int) -> Index:
         """Return an element's index as a tuple. Reports an index that is out of bounds."""
         given = index if isinstance(index, tuple) else (index,)
-        entries = tuple(integer(entry) for entry in given)
+        entries = tuple(map(integer, given))
         if len(entries) != self.ndim:
             raise IndexError(f"{len(entries)} indices for {self.name} of shape {self.shape}")
+        for i, n in zip(entries, self.shape, strict=True):
+            if not 0 <= i < n:
+                break
+        else:  # the usual case
+            return entries
         if any(entry < 0 for entry in entries):
             meant = axes_from_end(site)
             entries = tuple(

@@ -199,7 +199,8 @@ class KernelArray(IndexChecks, NumpyFunctions):
                 "asynchronous copies take only those"
             )
         at = self.check(index, site)
-        self.check((*at[:-1], at[-1] + count - 1), site)
+        if count > 1:
+            self.check((*at[:-1], at[-1] + count - 1), site)
         self.check_aligned(at, self.dtype.itemsize * count, site)
         return at
 

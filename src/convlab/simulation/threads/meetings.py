@@ -22,11 +22,13 @@ from convlab.simulation.rules.finding_words import (
 )
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.waiting import (
+    AWAITING,
     GRID_BARRIER,
     MMA,
     NUMBERED_BARRIER,
     OF_A_WARPGROUP,
     YIELD,
+    Awaited,
     CallPath,
     Thread,
     WaitingCall,
@@ -117,9 +119,9 @@ class Meetings:
             if kind == YIELD:
                 thread.result = (None,)
                 going.append(thread)
-            elif (awaited := call.awaited) is not None:
+            elif kind in AWAITING:
                 thread.result = (None,)
-                (going if awaited.over() else for_others).append(thread)
+                (going if cast(Awaited, call.value).over() else for_others).append(thread)
             elif kind == NUMBERED_BARRIER:
                 at_numbers.append(thread)
             else:
@@ -179,13 +181,15 @@ class Meetings:
         calls: dict[tuple[object, ...], list[Thread]] = defaultdict(list)
         for thread in threads:
             call = thread.waits_at()
-            path: object = call.site, *thread.worker.loops
+            kind, together = call.kind, call.together
+            path: object
             if self._waits_in_calls:
                 path = thread.call_path()
-            if self._parted and call.kind == "activemask":
+            else:
+                path = call.site, *thread.worker.loops
+            if self._parted and kind == "activemask":
                 path = path, thread.number % 2
-            which = thread.number // call.together
-            calls[call.together, which, call.kind, path, call.mask].append(thread)
+            calls[together, thread.number // together, kind, path, call.mask].append(thread)
         found = []
         for those in calls.values():
             call = those[0].waits_at()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple, Protocol, cast
@@ -34,6 +33,7 @@ ALL_THREADS = (1 << WARPGROUP) - 1  # the mask of a whole warpgroup
 # registers, and for so many threads at a barrier with a number.
 PHASE, REGISTERS_FREE = "wait_barrier", "free registers"
 NUMBERED_BARRIER = "sync_threads_of"
+AWAITING = frozenset((PHASE, REGISTERS_FREE))  # whose value is the event
 
 
 class Awaited(Protocol):
@@ -61,7 +61,7 @@ class WaitingCall:
     @property
     def awaited(self) -> Awaited | None:
         """Return the event that the call waits for, unless other threads have to come to it."""
-        if self.kind not in (PHASE, REGISTERS_FREE):
+        if self.kind not in AWAITING:
             return None
         return cast(Awaited, self.value)
 
@@ -94,20 +94,20 @@ class Thread:
 
     def waits_at(self) -> WaitingCall:
         """Return the call; that of a plain ``syncthreads()`` is made from the thread's frame."""
-        if not isinstance(self.call, WaitingCall):
-            self.call = WaitingCall("syncthreads", next(self._sites()))
-        return self.call
+        call = self.call
+        if type(call) is not WaitingCall:
+            frame = self.worker.gr_frame
+            self.call = call = WaitingCall("syncthreads", id(frame.f_code) + frame.f_lasti)
+        return call
 
     def call_path(self) -> CallPath:
         """Return the calls and loops in which the thread waits."""
-        return CallPath((self.waits_at().site, *self._sites()), tuple(self.worker.loops))
-
-    def _sites(self) -> Iterator[int]:
-        """Give the sites of the thread's frames, the innermost first."""
+        sites = [self.waits_at().site]
         frame: FrameType | None = self.worker.gr_frame
-        while frame is not None:
-            yield id(frame.f_code) + frame.f_lasti
+        while frame is not None:  # the innermost first
+            sites.append(id(frame.f_code) + frame.f_lasti)
             frame = frame.f_back
+        return CallPath(tuple(sites), tuple(self.worker.loops))
 
 
 def yields(thread: Thread) -> bool:
