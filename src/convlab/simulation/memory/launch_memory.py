@@ -11,6 +11,7 @@ beyond the end and are faster than NumPy arrays.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -263,6 +264,7 @@ def local_class(
     closed: dict[str, object] = {"CELL": quick(np.zeros(1, dtype)), "number": number}
     made = cast(type[LocalArray], _class(LocalArray, source, closed))
     made.shape, made.strides, made.dtype = shape, c_strides(shape, dtype.itemsize), dtype
+    made.unwritten = (None,) * math.prod(shape)
     made.wide, made.alignment = dtype == np.float32, alignment or dtype.itemsize
     return made
 

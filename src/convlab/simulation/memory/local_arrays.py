@@ -14,14 +14,16 @@ from convlab.simulation.rules.findings import NotSimulated
 
 
 class LocalArray(KernelArray):
-    """A thread's own array. An element is None until the thread writes it."""
+    """A thread's own array. An element is None until the thread writes it. A class is made for each
+    shape, with its ``unwritten`` elements, because each thread makes an array at each call."""
 
     __slots__ = ("cells",)
     base = 0
+    unwritten: tuple[None, ...]
 
     def __init__(self, name: str, memory: ArrayMemory) -> None:
         self.name, self.memory = name, memory
-        self.cells: list[Any] = [None] * self.size
+        self.cells: list[Any] = [*self.unwritten]
 
     def derived(self, change: Callable[[np.ndarray], np.ndarray], name: str = "") -> LocalView:
         """Return a view of the array: ``change`` returns that view of the cells' numbers."""

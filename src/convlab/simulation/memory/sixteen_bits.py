@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.index_checks import integer
 from convlab.simulation.recording.access_log import READ, WORD, WRITE
 from convlab.simulation.recording.sites import site_of
+
+_EIGHT_NUMBERS, _FOUR_WORDS = Struct("<8H"), Struct("<4I")
 
 
 def first_of_eight(name: str, array: CheckedArray, index: object, site: int) -> int:
@@ -36,7 +39,7 @@ def first_of(name: str, array: CheckedArray, index: object, site: int, count: in
 
 def words_of(numbers: Sequence[int]) -> list[int]:
     """Return eight numbers as four words, the first of each pair in the lower half."""
-    return [low | high << 16 for low, high in zip(numbers[::2], numbers[1::2], strict=True)]
+    return [*_FOUR_WORDS.unpack(_EIGHT_NUMBERS.pack(*numbers))]
 
 
 def log_words(

@@ -110,10 +110,10 @@ class Race:
             if shared.any():
                 sets = (accesses.kind == WRITE) | (columns.kind & SETS != 0)
                 yield from self._uninitialised(accesses, np.flatnonzero(shared), sets)
-                # The last block may go on in the next piece, so keep the addresses of its writes.
-                last = shared & sets & (accesses.block == accesses.block[-1])
-                written = accesses.block[last] * GLOBAL + accesses.address[last]
-                self._written = np.union1d(written, self._written)
+                if not whole:  # the last block goes on: keep the addresses of its writes
+                    last = shared & sets & (accesses.block == accesses.block[-1])
+                    written = accesses.block[last] * GLOBAL + accesses.address[last]
+                    self._written = np.union1d(written, self._written)
             yield from self._within_blocks(accesses, columns.of_products)
             if not shared.all():
                 far = np.flatnonzero(~shared)
@@ -394,11 +394,15 @@ def in_bytes(accesses: Accesses) -> Accesses:
     bytes, and other numbers are equal in elements of one size."""
     size = accesses.size
     cut = accesses.take(np.repeat(np.arange(len(size)), size))
-    number, value = within(size), cut.value.copy()
-    several = np.flatnonzero((cut.kind & 3 == WRITE) & (cut.size > 1))
-    wholes = zip(*(column[several].tolist() for column in (value, cut.size, number)), strict=True)
-    parts = (0 if whole[0] == 0 else whole for whole in wholes)
-    value[several] = np.fromiter(parts, object, len(several))
+    number, value = within(size), cut.value
+    several = (accesses.kind & 3 == WRITE) & (size > 1)
+    parts: list[object] = []
+    for whole, count in zip(accesses.value[several].tolist(), size[several].tolist(), strict=True):
+        if whole == 0:
+            parts += [0] * count
+        else:
+            parts += [(whole, count, part) for part in range(count)]
+    value[np.repeat(several, size)] = np.fromiter(parts, object, len(parts))
     return cut._replace(address=cut.address + number, value=value, size=np.ones_like(number))
 
 
