@@ -34,7 +34,7 @@ from convlab.simulation.recording.access_log import (
 from convlab.simulation.recording.sites import Sites, instruction
 from convlab.simulation.rules.circumstances import Around, Circumstances, wait_for_others
 from convlab.simulation.rules.happens_before import HappensBefore
-from convlab.simulation.rules.memory_traffic import changes
+from convlab.simulation.rules.memory_traffic import changes, packed
 from convlab.simulation.rules.retries import Update, update_of
 from convlab.simulation.rules.thread_clocks import ThreadClocks
 from convlab.simulation.rules.unwritten import UnwrittenMemory
@@ -172,12 +172,11 @@ class Race:
         written = np.zeros(SIEVE, bool)
         written[hashes[accesses.kind != READ]] = True
         some = np.flatnonzero(written[hashes] & ~of_products)
-        for scope, keys in (
-            ("warp", [phase, address]),
-            ("thread", [accesses.warp, accesses.epoch, phase, address]),
-        ):
-            order = some[np.lexsort([key[some] for key in keys])]
-            yield from self._conflicts(accesses, order, keys, scope)
+        # Sorted by all keys, they are sorted by the first two as well.
+        keys = address, phase, accesses.epoch, accesses.warp
+        order = some[np.lexsort(packed(*(key[some] for key in keys))[::-1])]
+        yield from self._conflicts(accesses, order, keys[:2], "warp")
+        yield from self._conflicts(accesses, order, keys, "thread")
 
     def _guesses_as_atomics(self, accesses: Accesses) -> Accesses:
         """Return the accesses with guesses as atomics. A plain read is a guess if the thread's next
@@ -354,17 +353,17 @@ def _in_conflict(
     starts = np.flatnonzero(changes(*(key[order] for key in keys)))
     least, most = (partial(of.reduceat, indices=starts) for of in (np.minimum, np.maximum))
     ends = np.append(starts[1:], len(order))
-    entity, site, kind = entity[order], accesses.site[order], accesses.kind[order]
+    entity, kind = entity[order], accesses.kind[order]
     several = least(entity) != most(entity)
     conflict = least(kind) != most(kind)  # reads are the least kind, then writes
     plain = several & ~conflict & (least(kind) == WRITE)
     for group in np.flatnonzero(plain):
         values = accesses.value[order[starts[group] : ends[group]]].tolist()
         conflict[group] = not all(same(value, values[0]) for value in values)
-    first, last = least(site), most(site)
     for group in np.flatnonzero(several & conflict):
         indices = order[starts[group] : ends[group]]
-        yield indices, (int(first[group]), int(last[group]))
+        sites = accesses.site[indices]
+        yield indices, (int(sites.min()), int(sites.max()))
 
 
 def _flag_and_others(accesses: list[LoggedAccess]) -> Iterator[tuple[LoggedAccess, LoggedAccess]]:
@@ -393,7 +392,7 @@ def in_bytes(accesses: Accesses) -> Accesses:
     """Return the accesses cut into bytes, each with a value of its own: zero is zero in all of its
     bytes, and other numbers are equal in elements of one size."""
     size = accesses.size
-    cut = accesses.take(np.repeat(np.arange(len(size)), size))
+    cut = Accesses(*(np.repeat(column, size) for column in accesses))
     number, value = within(size), cut.value
     several = (accesses.kind & 3 == WRITE) & (size > 1)
     parts: list[object] = []
