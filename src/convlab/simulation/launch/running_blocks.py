@@ -26,6 +26,7 @@ from convlab.simulation.threads.hopper import Hopper
 from convlab.simulation.threads.scheduler import Scheduler
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
 from convlab.simulation.threads.tensor_cores import TensorCores
+from convlab.simulation.threads.waiting import ThreadRunner
 
 OnBlock = Callable[[str, int, int], None]  # name of the kernel, number of the block, blocks in all
 
@@ -73,6 +74,7 @@ class RunningBlocks:
         block_size = self._clock.block_size
         indices = [coordinates_of(number, self._block_shape) for number in range(block_size)]
         enter = self._enterer()
+        idle: list[ThreadRunner] = []
         for turn in self._order.blocks(len(self._numbers)):
             number = self._numbers[turn]
             self._tell(number)
@@ -88,6 +90,7 @@ class RunningBlocks:
                 number=number,
                 order=self._order,
                 waits_in_calls=self._translation.waits_in_calls,
+                idle=idle,
             )
             self._cuda.shared.new_block()
             self._phases += 1

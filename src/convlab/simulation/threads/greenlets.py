@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 
+from greenlet import getcurrent
+
 from convlab.device.products import WARP
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.orders import USUAL, Order
@@ -20,6 +22,7 @@ from convlab.simulation.threads.block_memory import SharedContents
 from convlab.simulation.threads.meetings import Complain, Meetings
 from convlab.simulation.threads.waiting import Thread, ThreadRunner, yields
 
+ENDED = object()  # what a greenlet gives that has no more threads to run
 IDLE_ROUNDS = 2  # rounds in which all only poll, before other blocks go on
 
 
@@ -38,7 +41,8 @@ class Block:
     ``on_warp_barrier`` the threads that pass one of a warp, and whether those are all of the warp
     that live. If the ``order`` gives way, the block lets others go on whenever one of its threads
     yields, and then reverses its threads. ``waits_in_calls`` if threads may wait in functions that
-    the body calls. ``shuffles`` has the numbers that lanes read from nobody.
+    the body calls. ``shuffles`` has the numbers that lanes read from nobody. ``idle`` are greenlets
+    that blocks before have left, and that run threads again.
     """
 
     def __init__(
@@ -54,8 +58,10 @@ class Block:
         number: int = 0,
         order: Order = USUAL,
         waits_in_calls: bool = True,
+        idle: list[ThreadRunner] | None = None,
     ) -> None:
         self.number, self.size = number, len(indices)
+        self._idle = [] if idle is None else idle
         self._body, self._arguments, self._enter = body, arguments, enter
         self._backwards, self._gives_way = order.backwards, order.gives_way
         self._random = order.random(number)
@@ -115,7 +121,8 @@ class Block:
                 enter(thread.number, thread.index)
                 polled = yields(thread)
                 thread.call = thread.worker.switch(*thread.result)
-                if thread.worker.dead:
+                if thread.call is ENDED:
+                    self._idle.append(thread.worker)
                     moved = True
                     continue
                 waiting.append(thread)
@@ -132,16 +139,17 @@ class Block:
     def _start(self) -> bool:
         """Let each thread run until it waits for the first time. Returns whether any had to begin.
 
-        One greenlet runs thread after thread while they end; the next one begins where one waits.
+        One greenlet runs thread after thread while they end; another one goes on where one waits.
         """
         if self._begun:
             return False
         self._begun = True
         while True:
-            worker = ThreadRunner(self._work)
-            worker.loops = []
+            worker = self._idle.pop() if self._idle else ThreadRunner(runner)
+            worker.loops, worker.work = [], self._work
             call = worker.switch()
-            if worker.dead:
+            if call is ENDED:
+                self._idle.append(worker)
                 return True
             number, index = self._now
             self.waiting.append(Thread(number, index, worker, call))
@@ -153,3 +161,14 @@ class Block:
             enter(number, index)
             if (line := body(*arguments)) is not None:
                 self._meetings.returned[number] = line
+
+
+def runner() -> None:
+    """Run threads of one block after the other, as the body of a greenlet: to make a greenlet takes
+    longer than to run many a thread."""
+    hub = getcurrent().parent.switch
+    while True:
+        getcurrent().work()
+        # It refers to the block, and so to the list of idle greenlets: neither would ever go.
+        del getcurrent().work
+        hub(ENDED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple, Protocol, cast
@@ -75,10 +76,11 @@ class CallPath(NamedTuple):
 
 
 class ThreadRunner(greenlet):  # type: ignore[misc]
-    """A greenlet that runs threads one after the other; ``loops`` are the iterations that its
-    thread is in."""
+    """A greenlet that runs threads one after the other. ``work`` runs those of a block; ``loops``
+    are the iterations that its thread is in."""
 
     loops: list[int]
+    work: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
