@@ -5,7 +5,9 @@ wrong answers and three right ones that look different from ours, as changes of 
 ``python tests/tools/check_answers.py`` runs them all and writes the table
 ``lessons/answers/README.md``. ``check_answers.py NAME...`` runs those of the lessons named, with
 ``--exercise NAME`` of some of their exercises, and replaces their rows in the table; the other rows
-stay. It exits 1 if a check gives another result than expected.
+stay. It exits 1 if a check gives another result than expected. ``--table`` runs no answer, and
+writes the table of all that are stored, with what each check must say. The tests marked ``answers``
+hold that it says so.
 """
 
 from __future__ import annotations
@@ -154,19 +156,31 @@ def _run(text: str, there: dict[str, Any], show: bool = True) -> Any:
 HEAD = """# Answers to the lessons' exercises
 
 Wrong answers of the kind that learners write, and right ones that look different from ours, with
-what the check of the notebook says. `python tests/tools/check_answers.py` runs them and writes this
-table; [the lessons](../../docs/lessons.md) says where the answers are.
+the reason that the check of the notebook must give. `python tests/tools/check_answers.py` runs them
+and writes this table, with `--table` it only writes it, and the tests marked `answers` hold that
+the check gives the reason. [The lessons](../../docs/lessons.md) says where the answers are.
 """
-COLUMNS = "| exercise | answer | the check says |\n| --- | --- | --- |"
+COLUMNS = "| exercise | answer | the check must say |\n| --- | --- | --- |"
 
 
 MARK = " (NOT WHAT IT MUST)"
-Row = tuple[str, str, str]  # of the table: exercise, answer, what the check says
+Row = tuple[str, str, str]  # of the table: exercise, answer, what the check must say
+
+
+def expected_rows(lesson: Lesson) -> list[Row]:
+    """Return the rows of a lesson's stored answers, in the exercises' order."""
+    answers = answers_of(lesson)
+    return [
+        (exercise.name, answer.what, answer.says)
+        for exercise in lesson.exercises()
+        for answer in answers[exercise.name]
+    ]
 
 
 def row_of(result: CheckResult) -> Row:
-    """Return a result's row of the table."""
-    return result.exercise, result.answer.what, result.said + ("" if result.ok else MARK)
+    """Return a result's row of the table. It has a mark if the check says something else."""
+    says = result.answer.says if result.ok else f"{result.said}{MARK}"
+    return result.exercise, result.answer.what, says
 
 
 def table(rows: Mapping[str, Sequence[Row]]) -> str:
@@ -175,10 +189,9 @@ def table(rows: Mapping[str, Sequence[Row]]) -> str:
     for lesson, told in rows.items():
         lines += [f"## {lesson}", "", COLUMNS, *(f"| {' | '.join(row)} |" for row in told), ""]
     said = [says for told in rows.values() for *_, says in told]
-    each = "NOT all" if any(one.endswith(MARK) for one in said) else "each"
-    lines.append(
-        f"{len(said)} answers, {said.count(PASSED)} of them right; {each} checked as it must be."
-    )
+    count = f"{len(said)} answers, {said.count(PASSED)} of them right."
+    marked = any(one.endswith(MARK) for one in said)
+    lines.append(f"{count} NOT all were checked as they must be." if marked else count)
     return "\n".join(lines) + "\n"
 
 
@@ -219,7 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python tests/tools/check_answers.py", description=__doc__
     )
     parser.add_argument("--exercise", action="append", default=[], help="of these alone")
+    parser.add_argument("--table", action="store_true", help="run none, only write the table")
     options, lessons = lessons_named(parser, arguments)
+    page = CHECKOUT / PAGE
+    if options.table:
+        rows = {path.stem: expected_rows(read(path)) for path in sources()}
+        page.write_text(table(rows), encoding="utf-8")
+        print(f"wrote {page}")
+        return 0
     found = []
     for lesson in lessons:
         answers = answers_of(lesson)
@@ -233,7 +253,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 reasons = ", ".join(result.feedback.reasons) or PASSED
                 about = f"{lesson.name}, {exercise.name}: {answer.what}"
                 print(f"{mark} {about}: {reasons}", flush=True)
-    page = CHECKOUT / PAGE
     page.write_text(
         table(replaced(rows_in(page.read_text(encoding="utf-8")), found)), encoding="utf-8"
     )

@@ -50,6 +50,18 @@ OF_PROBLEMS: dict[str, Callable[[Launched], bool]] = {
     "tiles with several output channels": _by_tile(lambda p, tile: min(p.M, tile.M_B) > 1),
     "tiles with several windows": _by_tile(lambda p, tile: min(p.N, tile.N_B) > 1),
     "tiles with several rows of threads": _by_tile(lambda p, tile: p.M > 1 and tile.rows > 1),
+    "more output channels than the tile has rows of threads": _by_tile(
+        lambda p, tile: tile.rows < p.M
+    ),
+    "more windows than the tile has columns of threads": _by_tile(
+        lambda p, tile: tile.columns < p.N
+    ),
+    "more output channels than four times the rows of threads": _by_tile(
+        lambda p, tile: 4 * tile.rows < p.M
+    ),
+    "more windows than four times the columns of threads": _by_tile(
+        lambda p, tile: 4 * tile.columns < p.N
+    ),
     "more terms (K) than a slice": _by_tile(lambda p, tile: p.K > tile.K_B),
     "more output channels than a tile": _by_tile(lambda p, tile: p.M > tile.M_B),
     "more windows than a tile": _by_tile(lambda p, tile: p.N > tile.N_B),

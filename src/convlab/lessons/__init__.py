@@ -8,7 +8,7 @@ from convlab.lessons.charts import measured_kernels, measured_memory, measured_p
 from convlab.lessons.charts import measured_sweep, memory_levels, side_by_side, workspaces
 from convlab.lessons.exercises import part_of, run, traced, where, with_field
 from convlab.lessons.feedback import Feedback
-from convlab.lessons.function_checks import PretendGPU, check_function, gpus, pretended
+from convlab.lessons.function_checks import check_function
 from convlab.lessons.hunted import add_products, make_add_up, make_load_slices, make_wait
 from convlab.lessons.hunted import numbers_of_a, numbers_of_b, store_sums
 from convlab.lessons.kernel_checks import check_kernel, what_is_wrong
@@ -23,6 +23,7 @@ from convlab.lessons.parts import solved
 from convlab.lessons.paths import status
 from convlab.lessons.pictures import Picture, lines
 from convlab.lessons.plain_im2win import whole_im2win
+from convlab.lessons.pretended_gpu import PretendGPU, gpus, pretended
 from convlab.lessons.problem_checks import check_gradient, check_im2col, check_im2win
 from convlab.lessons.problem_checks import check_layout, traced_im2col
 from convlab.lessons.requests import one_request, reads_in_turn, thread_in_tile

@@ -6,6 +6,7 @@ the types of the kernel are inferred as Numba infers them, which needs no GPU an
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 from collections.abc import Iterable
@@ -15,12 +16,14 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 from convlab.checking.machine_code import compiled_alone
 from convlab.lessons.explanations import SINGLE_ELEMENTS, hint_for, lines_of
-from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Mistake
+from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Line, Mistake
 from convlab.lessons.kernel_text import slip
+from convlab.lessons.missing_barriers import function_around
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.refusals import Refused, Untyped
 
 UNKNOWN = "?"
+MOST_SLICES = 2  # shown lines with a part of an array
 REFUSES = "Numba refuses this"
 PLACE = re.compile(r", (?P<file>[^,]*):(?P<line>\d+)$")
 IN_THE_PLACE_OF_LISTS = (
@@ -105,6 +108,20 @@ WORDS = {
         "Take one of them: .x, .y or .z.",
         "",
     ),
+    r"^there is no matmul\(": Words(
+        "@ multiplies whole matrices, and a thread works on single numbers",
+        SINGLE_ELEMENTS,
+        "@",
+    ),
+    r"^there is no (?:i?add|sub|mul)\((?:Uni)?Tuple": Words(
+        "A kernel cannot compute with a whole tuple",
+        "Compute with its numbers, and write the new tuple out, such as (zero, zero).",
+        "",
+    ),
+    r"^there is no (\w+)\(.*?: \1: (\w+) is [^,]*, but must be (.+)": Words(
+        r"\1 takes for \2 \3, and gets other numbers here",
+        "Write float32(0) where 0 or 0.0 stands, and float32(x) for another number x.",
+    ),
     r"^there is no (?![gs]etitem)(\w+)\(array": Words(
         r"A kernel cannot call \1() with a whole array",
         SINGLE_ELEMENTS,
@@ -158,10 +175,24 @@ def _in_words(refused: str) -> Mistake:
             what, advice = found.expand(words.what), words.instead
             code = re.escape(found[1]) if words.code == r"\1" else words.code
             break
-    if place is None or code == UNKNOWN:
+    if place is None:
         return Mistake(REFUSED, f"{what}.", advice=advice)
     file, line = place["file"], int(place["line"])
+    if code == UNKNOWN:
+        return Mistake(REFUSED, f"{what}.", _lines_with_slices(file, line), advice)
     return Mistake(REFUSED, f"{what}.", lines_of((file, _line_with(code, file, line))), advice)
+
+
+def _lines_with_slices(file: str, line: int) -> tuple[Line, ...]:
+    """Return the first lines of the function around a line with a part of an array, as ``a[:]``."""
+    function = function_around(file, line)
+    nodes = [] if function is None else ast.walk(function)
+    slices = [one for one in nodes if isinstance(one, ast.Subscript) and _has_slice(one)]
+    return lines_of(*sorted({(file, one.lineno) for one in slices})[:MOST_SLICES])
+
+
+def _has_slice(node: ast.Subscript) -> bool:
+    return any(isinstance(one, ast.Slice) for one in ast.walk(node.slice))
 
 
 def _line_with(code: str, file: str, line: int) -> int:

@@ -21,6 +21,7 @@ from convlab.lessons.missing_barriers import (
     told,
     tree_of,
 )
+from convlab.lessons.thread_dependence import stored_by_all
 from convlab.simulation.rules.finding_words import (
     AT_ONCE,
     IN_A_CALL,
@@ -43,8 +44,22 @@ SINGLE_ELEMENTS = (
     "A thread works on single elements, such as a[i]: a kernel has no operations on whole arrays. "
     "Is an index missing? A matrix needs two, an array of four dimensions four."
 )
+DIVIDED = "// divides to an integer, / to a float."
+NOT_AN_INDEX = (
+    "Does a number of an array stand where an index belongs? The orders are load4(array, index) "
+    "and store4(array, index, four)."
+)
 HINTS = {
     "'Array'": SINGLE_ELEMENTS,
+    "'LocalView'": SINGLE_ELEMENTS,
+    "'LocalArray'": SINGLE_ELEMENTS,
+    "'MisalignedArray'": SINGLE_ELEMENTS,
+    "c is a tuple of 8": "+ and += put one tuple behind the other. A product adds to the numbers "
+    "that it gets as its third argument.",
+    "'float' has no len()": "A tuple of several numbers belongs here, such as load4 returns.",
+    "positional arguments but": "Does an index of two numbers stand in parentheses, as in "
+    "(row, column)?",
+    "missing 1 required positional argument": "Compare the arguments with the call in the text.",
     "would allocate an array": SINGLE_ELEMENTS,
     "Dim3": "cuda.threadIdx, cuda.blockIdx and cuda.blockDim each have three numbers: .x, "
     ".y and .z.",
@@ -58,12 +73,18 @@ HINTS = {
     "returned None": "A function that makes a kernel must return the kernel in its last line.",
     "it must be a kernel": "Is @cuda.jit in the line above the function?",
     "'method'": "Is a pair of parentheses missing, as in cuda.grid(1)?",
-    "is not an integer": "// divides to an integer, / to a float.",
+    "is not an integer": DIVIDED,
     "<intrinsic wait_copies>": "wait_copies takes a constant, such as IN_FLIGHT: compute the "
     "number outside of the kernel.",
     "indices for": "Give an index for each dimension. For load4 and store4 in an array of two "
     "dimensions that is a pair, such as (row, column).",
+    "cannot access local variable": "The function gives this name a value itself, and reads it "
+    "before that. Is a name missing in front of it, such as that of a module?",
     "run more than": "Does the kernel have one loop too many?",
+}
+MODULES = {
+    "np": "import numpy as np",
+    **{name: f"import {name}" for name in ("math", "numpy", "statistics", "time")},
 }
 ENDED_BEFORE = re.compile(r"(\d+ of \d+ threads) ended before this barrier, (inside .+)")
 RETURNED = re.compile(
@@ -118,14 +139,19 @@ def error_in_words(what: str) -> Mistake:
     what = " ".join(what.split()).strip(". ")
     place, said = PLACE.search(what), PLACE.sub("", what)
     said = re.sub(r"\b1 indices", "1 index", said)
-    said = said.replace("'CountedFloat'", "'float'")  # the simulator's, which counts operations
+    # Names of the simulator: of numbers whose operations it counts, of arrays, of emulations.
+    said = said.replace("CountedFloat", "float")
+    said = re.sub(r"'(LocalView|LocalArray|MisalignedArray)'", "'Array'", said)
+    said = re.sub(r"\b(?:[A-Z]\w*\.|emulated_)(\w+\(\))", r"\1", said)
     if said.split(" ", 1)[0] in ORDINARY:
         said = capital(said)
     if place is None:
         return Mistake(BROKEN, f"{said}.", advice=hint_for(what))
     file, line = place["file"], int(place["line"])
-    hint = _name_meant(said, file) or hint_for(what)
     lines = lines_of((file, line)) if line else ()  # an error in a call of a library has none
+    hint = _name_meant(said, file) or hint_for(what)
+    if hint == DIVIDED and not any(re.search("[^/]/[^/]", one.code) for one in lines):
+        hint = NOT_AN_INDEX
     return Mistake(BROKEN, f"{said}.", lines, hint)
 
 
@@ -137,6 +163,8 @@ def hint_for(what: str) -> str:
 def _name_meant(said: str, file: str) -> str:
     """Return a hint for a name that is not defined, if the file has a similar one."""
     unknown = re.search(r"name '(\w+)' is not defined", said)
+    if unknown is not None and unknown[1] in MODULES:
+        return f"The name {unknown[1]} is that of a module: {MODULES[unknown[1]]} is missing."
     tree = None if unknown is None else tree_of(file)
     if unknown is None or tree is None:
         return ""
@@ -275,6 +303,7 @@ def _of_finding(finding: Finding, kernel: Any, own: str, barriers_given: bool) -
     what += _seen(finding, said)
     places = (finding.file, finding.line), (finding.other_file, finding.other_line)
     remedy = f"{USUALLY} {_remedy(finding)}" if barrier is None else barrier[1]
+    remedy = stored_by_all(finding) or remedy
     if barriers_given and finding.kind in PARTS_MISTAKES:
         remedy = PARTS_MISTAKES[finding.kind].format(finding.array or "the array")
     calls = calls_of(own, *places)
@@ -347,12 +376,28 @@ def _remedy(finding: Finding) -> str:
             "Each element belongs to one thread."
         )
     if finding.kind == "uninitialised" and memory == "local":
+        if not _adds_to(finding.file, finding.line, finding.array):
+            return (
+                f"No line has stored to this element of {finding.array} before: which of its "
+                "elements do the stores reach? Each thread has a local array of its own, and "
+                "threads share cuda.shared.array."
+            )
         return (
             f"Give each element of {finding.array} a value first, float32(0) before a sum. Each "
             "thread has a local array of its own, and threads share cuda.shared.array."
         )
     # No lesson has a warp's barrier, and after it races with other warps would be found next.
     return finding.remedy.replace("syncwarp", "syncthreads")
+
+
+def _adds_to(file: str, line: int, array: str | None) -> bool:
+    """Return whether the function around a line adds to elements of an array, as to sums."""
+    function = function_around(file, line)
+    nodes = [] if function is None else ast.walk(function)
+    targets = (node.target for node in nodes if isinstance(node, ast.AugAssign))
+    return any(
+        isinstance(one, ast.Subscript) and ast.unparse(one.value) == array for one in targets
+    )
 
 
 def _integers(listed: str) -> tuple[int, ...]:

@@ -1,60 +1,20 @@
-"""Checks of a learner's functions of numbers, and a pretended GPU to practise measuring."""
+"""Checks of a learner's functions of numbers."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
 from convlab.lessons import feedback
 from convlab.lessons.feedback import Feedback, Mistake
+from convlab.lessons.kernel_text import not_called, own_tree
 from convlab.lessons.limits import graded, running
+from convlab.lessons.pretended_gpu import PretendGPU
 from convlab.lessons.readiness import ready
-
-
-@dataclass
-class PretendGPU:
-    """A pretended GPU with known times in milliseconds, to practise measuring.
-
-    ``launch`` only puts work into its queue. The first launch compiles the kernel. The numbers that
-    a launch has read stay in the cache, so the next launch takes ``cached`` instead of ``cold``.
-    One launch in ``hiccup`` takes four times as long.
-    """
-
-    cold: float
-    cached: float
-    hiccup: int = 10
-    _now: float = field(default=0.0, repr=False)
-    _free: float = field(default=0.0, repr=False)  # when the queue will be empty
-    _launches: int = field(default=0, repr=False)
-    _in_cache: bool = field(default=False, repr=False)
-
-    def launch(self) -> None:
-        """Start the kernel and return immediately, long before it is done."""
-        slow = 4 if (self._launches + 1) % self.hiccup == 0 else 1
-        time = slow * (self.cached if self._in_cache else self.cold)
-        self._start(time, 0.01 if self._launches else 250.0)
-        self._launches += 1
-        self._in_cache = True
-
-    def flush_cache(self) -> None:
-        """Start a kernel that fills the cache with other numbers."""
-        self._start(0.5, 0.01)
-        self._in_cache = False
-
-    def wait(self) -> None:
-        """Wait until all started work is done."""
-        self._now = max(self._now, self._free)
-
-    def clock(self) -> float:
-        """Return the time in milliseconds."""
-        return self._now
-
-    def _start(self, time: float, before: float) -> None:
-        self._now += before
-        self._free = max(self._now, self._free) + time
 
 
 @graded
@@ -76,13 +36,11 @@ def check_function(
         right = np.atleast_1d(np.asarray(wanted(*same), float))
         with running(f"{said}: "):
             got = function(*arguments)
-        if isinstance(gpu := arguments[0], PretendGPU) and gpu._launches < arguments[1]:
-            what = f"{said} launches {gpu._launches} times; it must launch {arguments[1]} times."
+        gpu = arguments[0] if isinstance(arguments[0], PretendGPU) else None
+        if gpu is not None and gpu.launches < arguments[1]:
+            what = f"{said} launches {gpu.launches} times; it must launch {arguments[1]} times."
             return feedback.with_mistakes([Mistake(feedback.ANSWER, what)])
-        try:
-            numbers = np.atleast_1d(np.asarray(got, float))
-        except (TypeError, ValueError):
-            numbers = np.array([])
+        numbers = _numbers_of(got)
         alike = numbers.shape == right.shape
         if not alike or not (close := np.isclose(numbers, right, rtol=within, atol=0)).all():
             numbered = right if right.ndim > 1 else tuple(right.tolist())
@@ -91,16 +49,73 @@ def check_function(
                 where = tuple(np.argwhere(~close)[0].tolist())
                 wrong = f"has {numbers[where]:.6g} at {[*where]}"
                 what = f"{said} {wrong}, where {right[where]:.6g} is wanted."
-            advice = _by_a_factor(numbers, right) if alike else ""
-            return feedback.with_mistakes([Mistake(feedback.ANSWER, what, advice=advice)])
+            advice = _which_are_wrong(numbers, right) if alike else ""
+            if gpu is not None and alike:
+                advice = gpu.remark
+            advice = _text_in_place_of_a_number(got) or _power_by_xor(function) or advice
+            mistakes = [Mistake(feedback.ANSWER, what, advice=advice)]
+            return feedback.with_mistakes([*_not_called(function), *mistakes])
     return Feedback("Passed.", (), (f"right on {len(ours)} cases",))
 
 
-def _by_a_factor(numbers: np.ndarray, right: np.ndarray) -> str:
-    """Return the question about units if one number alone is wrong, by a power of ten or by 2."""
+def _numbers_of(got: Any) -> np.ndarray:
+    """Return a result as an array of numbers; an empty one if it holds anything else."""
+    try:
+        if np.asarray(got).dtype.kind in "SU":  # texts, which NumPy would read as numbers
+            return np.array([])
+        return np.atleast_1d(np.asarray(got, float))
+    except (TypeError, ValueError):
+        return np.array([])
+
+
+def _text_in_place_of_a_number(got: Any) -> str:
+    """Return the advice on a result with a text in it; empty if there is none."""
+    results = got if isinstance(got, tuple | list) else [got]
+    if any(isinstance(one, str) for one in results):
+        return "Texts such as '1.5 ms' cannot be computed with: return the numbers themselves."
+    return ""
+
+
+def _not_called(function: Any) -> list[Mistake]:
+    """Return the mistake of a line that names a function and does not call it, if there is one."""
+    own = _tree(function)
+    found = None if own is None else not_called(own, function.__code__.co_filename)
+    return [] if found is None else [found]
+
+
+def _tree(function: Any) -> ast.FunctionDef | None:
+    return own_tree(function) if isinstance(function, FunctionType) else None
+
+
+def _power_by_xor(function: Any) -> str:
+    """Return the advice on ``^`` between two numbers of a function's text; empty without one."""
+    own = _tree(function)
+    for node in [] if own is None else ast.walk(own):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
+            sides = node.left, node.right
+            if all(isinstance(side, ast.Constant) for side in sides):
+                base, power = map(ast.unparse, sides)
+                return f"In Python {base} ^ {power} is not a power: write {base}**{power}."
+    return ""
+
+
+def _which_are_wrong(numbers: np.ndarray, right: np.ndarray) -> str:
+    """Return which of several numbers are wrong, or the question about units if one alone is, by a
+    power of ten or by 2."""
     if right.ndim != 1:
         return ""
     wrong = np.flatnonzero(~np.isclose(numbers, right)).tolist()
+    if factor := _factor_of_one(numbers, right, wrong):
+        return factor
+    if not wrong or len(wrong) == len(right):
+        return ""
+    listed = " and ".join(str(one + 1) for one in wrong)
+    others = "others are" if len(right) - len(wrong) > 1 else "other one is"
+    these, are = ("Number", "is") if len(wrong) == 1 else ("Numbers", "are")
+    return f"{these} {listed} of the result {are} wrong, and the {others} right."
+
+
+def _factor_of_one(numbers: np.ndarray, right: np.ndarray, wrong: list[int]) -> str:
     if len(wrong) != 1 or not numbers[wrong[0]] or not right[wrong[0]]:
         return ""
     factor = float(numbers[wrong[0]] / right[wrong[0]])
@@ -119,14 +134,6 @@ def _brief(value: Any) -> str:
     if isinstance(value, tuple | list):
         inside = ", ".join(map(_brief, value))
         return inside if len(value) == 1 else f"({inside})"
+    if isinstance(value, str):
+        return repr(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def pretended(gpu: PretendGPU, *_: Any) -> float:
-    """Return the time of one launch that reads from memory and has no hiccup."""
-    return gpu.cold
-
-
-def gpus(*times: tuple[float, float]) -> Callable[[], list[tuple[PretendGPU, int]]]:
-    """Return cases for :func:`check_function`: GPUs with these times (cold, cached), 21 repeats."""
-    return lambda: [(PretendGPU(cold, cached), 21) for cold, cached in times]

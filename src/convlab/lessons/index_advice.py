@@ -10,6 +10,8 @@ from convlab.lessons.missing_barriers import function_around, loops_around
 
 OF_THE_GRID = ("cuda.grid(", "cuda.blockIdx")
 RANGE_WITH_A_STEP = 3  # arguments
+OF_FLOAT4S = ("load4", "store4")  # calls with an array and an index
+LEAVE = (ast.Return, ast.Continue, ast.Break)
 # Ends of names that stand for two directions.
 OPPOSITES = ({"h", "w"}, {"row", "column"}, {"rows", "columns"}, {"x", "y"}, {"i", "j"})
 
@@ -38,17 +40,52 @@ def index_advice(
                     f"{ast.unparse(access[axis])} must stay below {shape[axis]}."
                 )
     pair = _swapped(accesses[0], numbers, shape) if len(accesses) == 1 else None
+    told = _in_memory(file, line, array, accesses, axis, shape[axis], memory)
+    if not told and len(accesses) == 1:
+        told = _too_weak(file, line, accesses[0][axis], numbers[axis], array, shape[axis])
     if pair is None:
-        return _in_memory(file, line, array, accesses, axis, shape[axis], memory)
+        return told
     one, other = pair
     of_a_loop = _loop_of(file, line, accesses[0][axis]) is not None
     between = f"{ast.unparse(one)} and {ast.unparse(other)} swapped? Exchanged, they are inside."
     if _alike(one, other) and not of_a_loop:
         otherwise = "correct the index" if memory else f"guard the access with the size of {array}"
         return f"Are {between} If not, {otherwise}."
-    told = _in_memory(file, line, array, accesses, axis, shape[axis], memory)
     told = told or f"Guard the access with the size of {array}, or correct the index."
     return f"{told} Or are {between}"
+
+
+def _too_weak(file: str, line: int, index: ast.expr, number: int, array: str, size: int) -> str:
+    """Return which condition lets through an index that is outside; empty if none tests it."""
+    function = function_around(file, line)
+    names = {node.id for node in ast.walk(index) if isinstance(node, ast.Name)}
+    guards = [] if function is None else _conditions_of(function.body, line)
+    for guard in reversed(guards):
+        if names & {node.id for node in ast.walk(guard.test) if isinstance(node, ast.Name)}:
+            return (
+                f"The condition in line {guard.lineno} lets {ast.unparse(index)} = {number} "
+                f"through, and {array} has the indices 0 to {size - 1} there: correct the "
+                "condition, or the index."
+            )
+    return ""
+
+
+def _conditions_of(body: Sequence[ast.stmt], line: int) -> list[ast.If]:
+    """Return the conditions that a thread has passed when it comes to a line below ``body``: of the
+    branches around the line, and of branches above it that a thread does not leave."""
+    found: list[ast.If] = []
+    for statement in body:
+        if not statement.lineno <= line <= (statement.end_lineno or 0):
+            leaves = isinstance(statement, ast.If) and isinstance(statement.body[-1], LEAVE)
+            if leaves and statement.lineno < line:
+                found.append(statement)
+            continue
+        for inside in (getattr(statement, "body", []), getattr(statement, "orelse", [])):
+            if inside and inside[0].lineno <= line <= (inside[-1].end_lineno or 0):
+                is_guard = isinstance(statement, ast.If) and inside is statement.body
+                found += [statement] if is_guard else []
+                found += _conditions_of(inside, line)
+    return found
 
 
 def _in_memory(
@@ -100,6 +137,12 @@ def _accesses(file: str, line: int, array: str, dimensions: int) -> list[list[as
             entries = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             if len(entries) == dimensions:
                 found[ast.unparse(node)] = entries
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in OF_FLOAT4S:
+            if len(node.args) > 1 and node.lineno <= line <= (node.end_lineno or 0):
+                index = node.args[1]
+                entries = index.elts if isinstance(index, ast.Tuple) else [index]
+                if ast.unparse(node.args[0]) == array and len(entries) == dimensions:
+                    found[ast.unparse(node)] = entries
     return list(found.values())
 
 

@@ -31,7 +31,7 @@ def slip(kernel: Any, dimensions: Iterable[int]) -> Mistake | None:
         return None
     file = function.__code__.co_filename
     ranks = dict(zip(signature(function).parameters, dimensions, strict=False))
-    return _not_called(own, file) or _wrong_indices(own, file, ranks)
+    return not_called(own, file, "cuda.") or _wrong_indices(own, file, ranks)
 
 
 def float_constant(kernel: Any, types: Iterable[Any]) -> Line | None:
@@ -123,12 +123,13 @@ def branched_stores(function: Any) -> tuple[str, ...]:
     return (joined(told),)
 
 
-def _not_called(own: ast.FunctionDef, file: str) -> Mistake | None:
-    """Return the mistake of a line that only names something of ``cuda``."""
+def not_called(own: ast.FunctionDef, file: str, begin: str = "") -> Mistake | None:
+    """Return the mistake of a line that only names a function which it must call. Its name begins
+    with ``begin``."""
     for node in ast.walk(own):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute):
             name = ast.unparse(node.value)
-            if name.startswith("cuda."):
+            if name.startswith(begin):
                 what = f"This line names {name} and does not call it, so nothing happens."
                 advice = f"Write {name}(), with parentheses."
                 return Mistake(NOT_CALLED, what, lines_of((file, node.lineno)), advice)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from ctypes import c_ulong, py_object, pythonapi
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from threading import Event, Lock, Thread, get_ident
@@ -20,7 +21,7 @@ from time import process_time
 from typing import Any, ParamSpec
 
 from convlab.checking.checker import raised_by
-from convlab.lessons.explanations import CONVLAB, error_in_words, lines_of
+from convlab.lessons.explanations import CONVLAB, PLACE, error_in_words, lines_of
 from convlab.lessons.feedback import (
     BROKEN,
     HEADLINES,
@@ -84,9 +85,12 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
     return checked
 
 
-def broken(what: str) -> Stopped:
-    """Return the exception that ends a check of code that could not run."""
-    return Stopped(Feedback("Not yet: your code could not run.", (error_in_words(what),)))
+def broken(what: str, otherwise: str = "") -> Stopped:
+    """Return the exception that ends a check of code that could not run. ``otherwise`` is the
+    advice if there is none for ``what``."""
+    mistake = error_in_words(what)
+    mistake = replace(mistake, advice=mistake.advice or otherwise)
+    return Stopped(Feedback("Not yet: your code could not run.", (mistake,)))
 
 
 @contextmanager
@@ -109,10 +113,37 @@ def running(
         raise endless(error) from None
     except (Exception, SystemExit) as error:
         said = str(error) if isinstance(error, NotSimulated) else f"{what}{raised_by(error)}"
+        if not PLACE.search(said) and (place := _learners_line(error)) is not None:
+            said = f"{said.rstrip('. ')}, {place[0]}:{place[1]}"
         if (found := instead()) is None:
-            raise broken(said) from error
+            raise broken(said, _attribute_meant(error)) from error
         found = replace(found, lines=found.lines or error_in_words(said).lines)
         raise Stopped(with_mistakes([found])) from error
+
+
+def _learners_line(error: BaseException) -> tuple[str, int] | None:
+    """Return the file and line of the learner's function in which an error was raised; None if it
+    was raised in none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.name != "<module>" and frame.lineno is not None and _is_learners(frame.filename):
+            return frame.filename, frame.lineno
+    return None
+
+
+def _is_learners(file: str) -> bool:
+    """Return whether a file or cell has a learner's code: no library's, and none that is made."""
+    known = any(Path(file).is_relative_to(folder) for folder in NOT_THE_LEARNERS)
+    return not known and bool(linecache.getlines(file))
+
+
+def _attribute_meant(error: BaseException) -> str:
+    """Return the question about an attribute that is not there, if the object has a similar one."""
+    if not isinstance(error, AttributeError) or not error.name:
+        return ""
+    names = [name for name in dir(error.obj) if not name.startswith("_")]
+    alike = [name for name in names if name.lower() == error.name.lower()]
+    found = alike or get_close_matches(error.name, names, n=1)
+    return f"Is {found[0]} meant?" if found else ""
 
 
 def endless(error: EndlessLoop) -> Stopped:
@@ -192,8 +223,8 @@ def _loop_of(error: BaseException) -> tuple[Line, ...]:
     """Return the line of the learner's loop in which an exception was raised: of the innermost
     ``while``, else of the innermost ``for``."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        known = any(Path(frame.filename).is_relative_to(folder) for folder in NOT_THE_LEARNERS)
-        if known or frame.name == "<module>" or frame.lineno is None:
+        learners = _is_learners(frame.filename)
+        if not learners or frame.name == "<module>" or frame.lineno is None:
             continue
         try:
             tree = ast.parse("".join(linecache.getlines(frame.filename)))

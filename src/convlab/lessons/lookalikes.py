@@ -160,6 +160,44 @@ def _changed_along(
     return Windows(*zip(*both, strict=True))
 
 
+def _first_of_slice(matrix: np.ndarray, K_B: int) -> np.ndarray:
+    kept = np.zeros_like(matrix)
+    kept[:, ::K_B] = matrix[:, ::K_B]
+    return kept
+
+
+def _last_of_slice(matrix: np.ndarray, K_B: int) -> np.ndarray:
+    kept = np.zeros_like(matrix)
+    kept[:, K_B - 1 :: K_B] = matrix[:, K_B - 1 :: K_B]
+    return kept
+
+
+def _first_number_of_filter(matrix: np.ndarray, K_B: int) -> np.ndarray:
+    """Return the filters whose numbers in a slice are all that of the slice's first term."""
+    terms = np.arange(matrix.shape[1])
+    return matrix[:, terms // K_B * K_B]
+
+
+def _first_pixel_of_slice(matrix: np.ndarray, K_B: int) -> np.ndarray:
+    """Return the filters that give the same sums if a slice's pixels are all its first one."""
+    changed = np.zeros_like(matrix)
+    for first in range(0, matrix.shape[1], K_B):
+        changed[:, first] = matrix[:, first : first + K_B].sum(axis=1)
+    return changed
+
+
+def _of_another_channel(tried: Tried) -> np.ndarray:
+    """Return the outputs with the bias that they have if it is that of any channel; else NaN."""
+    got = tried.answer.output
+    sums = reference(tried.answer.problem, tried.input, tried.weight, np.zeros_like(tried.bias))
+    if got is None:
+        return np.full_like(sums, np.nan)
+    added = got - sums
+    nearest = np.abs(added[..., None] - tried.bias).argmin(axis=-1)
+    outputs: np.ndarray = sums + tried.bias[nearest]
+    return outputs
+
+
 WHERE = {"": (0, 1), " in the rows": (0,), " in the columns": (1,)}
 # What happens to stride, dilation and padding along the axes.
 ALONG_AXES: tuple[tuple[str, Callable[[int, int, int], tuple[int, int, int]]], ...] = (
@@ -186,6 +224,8 @@ LOOKALIKES: tuple[tuple[str, Computed], ...] = (
     (EVERY_PRODUCT, _biased(lambda answer: answer.problem.K + 1)),
     (EVERY_SLICE, _biased(_slices)),
     (EVERY_SLICE, _biased(lambda answer: _slices(answer) + 1)),
+    ("The sums are right, but they have the bias of another channel: that of output channel m is "
+     "bias[m].", _of_another_channel),
     ("The outputs are the bias alone: the sums that are written have no products.",
      _weighted(np.zeros_like)),
     ("The last term of each sum is missing: where does the loop over the terms end?",
@@ -194,6 +234,14 @@ LOOKALIKES: tuple[tuple[str, Computed], ...] = (
      _weighted(_without(0, 0, 0))),
     ("The sums have the terms of the last slice only: clear the sum before the loop over the "
      "slices, and not inside it.", _sliced(_last_slice)),
+    ("The sums have only the first term of each slice: which numbers does a pass of the loop over "
+     "the terms of the slice use?", _sliced(_first_of_slice)),
+    ("The sums have only the last term of each slice: does each pass of the loop over the terms of "
+     "the slice add its product?", _sliced(_last_of_slice)),
+    ("The products of a slice all have the filter's number of its first term: each pass of the "
+     "loop over the terms must read the number of its own term.", _sliced(_first_number_of_filter)),
+    ("The products of a slice all have the windows' pixel of its first term: each pass of the loop "
+     "over the terms must read the pixel of its own term.", _sliced(_first_pixel_of_slice)),
     ("Each slice has the filter's numbers of the first one: add the slice's first term to the term "
      "when you fetch.", _sliced(_first_of_filter)),
     ("Each slice has the windows' pixels of the first one: add the slice's first term to the term "

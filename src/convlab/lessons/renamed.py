@@ -13,7 +13,7 @@ import ast
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from copy import deepcopy
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from time import process_time
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -21,14 +21,18 @@ from typing import Any, NamedTuple
 from convlab.lessons.changed_text import SECONDS, made_of
 from convlab.lessons.exchanged import Exchange, changed_pairs
 from convlab.lessons.kernel_text import own_tree
+from convlab.lessons.missing_barriers import loops_around
 
 LETTERS = (
     {"m", "n"},
     {"x", "y", "z"},
-    {"tx", "ty"},
+    {"t", "tx", "ty"},
     {"M", "N", "K"},
     {"h", "w"},
     {"row", "column"},
+    {"row", "k"},
+    {"i", "j"},
+    {"m0", "n0", "k0"},
 )
 Changed = tuple["Change", ast.FunctionDef]
 
@@ -56,6 +60,7 @@ def change_that_helps(
         _exchanged(own),
         _assigned(own),
         _swapped_in_line(own),
+        _swapped_in_lines(own, first),
         _with_other_endings(own),
         _renamed(own, _same_family, lambda line: line in first),
         _renamed(own, _other_direction),
@@ -125,6 +130,35 @@ def _swapped_in_line(own: ast.FunctionDef) -> Iterator[Changed]:
                         nodes[at].id = instead  # type: ignore[attr-defined]
                 advice = f"Are {one} and {other} in the right places in this line? Exchanged, they "
                 yield Change(line, f"{advice}give the right answer."), copy
+
+
+def _swapped_in_lines(own: ast.FunctionDef, lines: Collection[int]) -> Iterator[Changed]:
+    """Yield copies in which two names that are taken for each other change places in two of the
+    lines, or of the loops around them: ``tx`` stands in one of them, and ``ty`` in the other."""
+    for number, kernel in enumerate(_kernels(own)):
+        by_line: dict[int, dict[str, list[int]]] = {}
+        lines = {*lines, *(loop.lineno for line in lines for loop in loops_around(kernel, line))}
+        for at, node in enumerate(ast.walk(kernel)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                if node.lineno in lines:
+                    by_line.setdefault(node.lineno, {}).setdefault(node.id, []).append(at)
+        for first, second in combinations(sorted(by_line), 2):
+            for one, other in product(sorted(by_line[first]), sorted(by_line[second])):
+                if not _other_direction(one, other):
+                    continue
+                copy = deepcopy(own)
+                nodes = list(ast.walk(_kernels(copy)[number]))
+                for place, name, instead in ((first, one, other), (second, other, one)):
+                    for at in by_line[place][name]:
+                        nodes[at].id = instead  # type: ignore[attr-defined]
+                yield (
+                    Change(
+                        first,
+                        f"Are {one} in line {first} and {other} in line {second} in the right "
+                        "places? Exchanged, they give the right answer.",
+                    ),
+                    copy,
+                )
 
 
 def _renamed(

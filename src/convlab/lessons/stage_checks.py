@@ -42,7 +42,7 @@ from convlab.lessons.feedback import (
     Row,
 )
 from convlab.lessons.kernel_text import branched_stores, plain_zeros, slip
-from convlab.lessons.limits import SECONDS, broken, graded, limited, running
+from convlab.lessons.limits import SECONDS, Stopped, broken, graded, limited, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.progress_line import say_progress
 from convlab.lessons.readiness import function_of, ready
@@ -61,6 +61,7 @@ from convlab.support.values import counted
 from convlab.tracing import LaunchTrace, trace, trace_steps
 
 SLOW = 18.0  # seconds that any check may take
+LONG = 6.0  # seconds after which a check asks whether Numba refuses the kernel
 FAR = 3  # times what is allowed: larger problems would take long, and show nothing that is sooner
 TIMES = 150  # and more, of the stage's own time on one problem: right ones take up to 90 (t03)
 COUNTED = {  # by what is counted: the count of a trace, and the memory
@@ -101,7 +102,8 @@ def check(
     with limited(max(SLOW, 2 * SECONDS + TIMES * _seconds(chosen_stage.name))):
         try:
             found = checked(
-                made, chosen_stage.name, seed=seed, on_problem=say_progress, first_findings=True,
+                made, chosen_stage.name, seed=seed, first_findings=True,
+                on_problem=partial(_before_problem, chosen_stage, made, process_time()),
                 model=MODEL, too_many=partial(_far_too_many, chosen_stage, at_most, seed),
             )  # fmt: skip
         except ValueError as error:
@@ -141,6 +143,25 @@ def check(
         row, hint = _in_order(stage, made, in_order)
     rows, hints = (*told.rows, row), {MEMORY: hint}
     return feedback.checked_by_counts(told.right, rows, hints, told.notes)
+
+
+def _before_problem(
+    stage: Stage, made: Any, began: float, name: str, number: int, count: int
+) -> None:
+    """Say which problem comes next. If the check takes long, ask whether Numba refuses the kernel:
+    what Numba cannot type runs many times slower here. Raises ``Stopped`` if so."""
+    say_progress(name, number, count)
+    if process_time() - began > LONG:
+        refused = _numbas_refusal(stage, made)
+        if refused is not None:
+            raise Stopped(feedback.with_mistakes([refused]))
+
+
+def _numbas_refusal(stage: Stage, made: Any) -> Mistake | None:
+    """Return what Numba refuses in a kernel; None if nothing, or if that is not known here."""
+    program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
+    main = main_of(program)
+    return refusal(main.kernel, argument_types(main, program))
 
 
 def _far_too_many(stage: Stage, at_most: float, seed: int, counts: dict[str, int]) -> bool:
@@ -187,9 +208,11 @@ def _with_change(stage: Stage, made: Any, found: Check, told: Feedback, seed: in
         for one in told.mistakes
     ]
     shown = lines if reasons[main] == ANSWER else told.mistakes[main].lines + lines
-    mistakes[main] = replace(
-        told.mistakes[main], lines=tuple(dict.fromkeys(shown)), advice=change.advice
-    )
+    shown = tuple(dict.fromkeys(shown))
+    advice = change.advice
+    if len(shown) > 1:
+        advice = advice.replace("this line", f"line {change.line}")
+    mistakes[main] = replace(told.mistakes[main], lines=shown, advice=advice)
     return replace(told, mistakes=tuple(mistakes))
 
 
@@ -249,9 +272,10 @@ def _never_stored(stage: Stage, made: Any, finding: Finding, answer: Answer, see
     tensors = random_tensors(answer.problem, seed)
     with suppress(Exception):  # it need not come to its end
         main, arrays = ready_for(made, stage.name, answer.problem, answer.tile, tensors)
+        own = str(main.kernel.py_func.__code__.co_filename)
         shown = block_number(finding.block, main.grid)
         launch = trace(main.kernel, main.grid, main.block, *arrays, block_shown=shown).main
-        if (never := unstored(launch, finding)) is not None:
+        if (never := unstored(launch, finding, own)) is not None:
             return Seen(seen_on(answer), never.said, with_calls(main.kernel, *never.places))
     return Seen(seen_on(answer))
 

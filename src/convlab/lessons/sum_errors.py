@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -20,6 +20,7 @@ from convlab.lessons.exercises import ready_for
 from convlab.lessons.feedback import ANSWER, COUNTS, Feedback, Mistake
 from convlab.lessons.limits import Stopped, graded, running
 from convlab.lessons.pictures import Picture, joined
+from convlab.lessons.split_products import what_is_multiplied
 from convlab.lessons.stage_checks import check
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
@@ -100,8 +101,17 @@ RIGHT = 1e-6  # a sum with a larger relative error lacks a part
 BILLION = 1e9
 
 
-def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, int]:
-    """Return the relative errors of a stage's outputs, M x N, and its tensor core products.
+class Sums(NamedTuple):
+    """The relative errors of a stage's outputs, M x N, its tensor core products in order, and what
+    is said of the parts that these multiply."""
+
+    errors: np.ndarray
+    products: int
+    multiplied: str
+
+
+def errors_of(made: Any, stage: str, problem: ConvProblem) -> Sums:
+    """Return the errors of a stage's outputs for positive numbers, and its products.
 
     ``made`` is in the place of the stage's own function, as for :func:`~convlab.lessons.traced`.
     """
@@ -115,13 +125,15 @@ def errors_of(made: Any, stage: str, problem: ConvProblem) -> tuple[np.ndarray, 
     with mock.patch.object(warp_calls, "warp_mma", wraps=warp_mma) as heard:
         Simulator(strict=False).launch(main.kernel, main.grid, main.block, *arrays)
     exact = reference(problem, input, weight)
-    return ((output - exact) / exact).reshape(problem.M, problem.N), heard.call_count
+    calls = [call.args[0] for call in heard.call_args_list]
+    said = what_is_multiplied(calls, weight, input) if problem == ONE_STEP else ""
+    return Sums(((output - exact) / exact).reshape(problem.M, problem.N), len(calls), said)
 
 
 @cache
 def _ours(stage: str) -> tuple[float, int]:
-    errors, products = errors_of(None, stage, LONG)
-    return _mean(errors), products
+    ours = errors_of(None, stage, LONG)
+    return _mean(ours.errors), ours.products
 
 
 @graded
@@ -135,18 +147,20 @@ def check_accuracy(made: Any, stage: str, **options: Any) -> Feedback:
         return found
     try:
         with running():
-            errors, products = errors_of(made, stage, LONG)
+            errors, products, _ = errors_of(made, stage, LONG)
             # What inexact sums are compared with, and wrong ones.
-            fewer = _mean(errors_of(made, stage, SHORT if found.passed else ONE_STEP)[0])
+            once = errors_of(made, stage, SHORT if found.passed else ONE_STEP)
     except Stopped:
         if found.passed:
             raise
         return found
     if not found.passed:
         first, *others = found.mistakes
-        advice = _where_to_look(errors, fewer) or first.advice
-        return replace(found, mistakes=(replace(first, advice=advice), *others))
-    yours = _mean(errors)
+        advice = once.multiplied or _where_to_look(errors, _mean(once.errors))
+        if advice:  # lines of a change that helps would contradict it
+            first = replace(first, lines=(), advice=advice)
+        return replace(found, mistakes=(first, *others))
+    yours, fewer = _mean(errors), _mean(once.errors)
     ours, fewest = _ours(stage)
     error = feedback.row_of("error, parts in a billion", yours * BILLION, ours * BILLION)
     count = feedback.row_of("products by tensor cores", products, fewest)

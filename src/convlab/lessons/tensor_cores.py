@@ -7,6 +7,7 @@ simulator, whose tensor cores give the results of an H200's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -159,7 +160,7 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
         stopped = bool(found.launch.findings and not found.calls)
         for key, mistake in found.wrong.items():
             if key != ANSWER:
-                mistakes.setdefault(key, mistake)
+                mistakes.setdefault(key, _with_the_layout(mistake, count))
             elif not stopped and ANSWER not in mistakes:
                 mistakes[ANSWER] = _why_wrong(found, A, B) or mistake
         if len(found.calls) != 1 and not found.wrong:
@@ -170,6 +171,8 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
         mistakes[refused.cause] = refused
     if mistakes:
         told = feedback.with_mistakes(mistakes.values())
+        if {*mistakes} == {COUNTS}:
+            return replace(told, headline=RIGHT_BY_OTHER_CALLS)
         early = stopped and ANSWER not in mistakes
         return replace(told, headline=feedback.HEADLINES[BROKEN]) if early else told
     said = ", ".join(map(str, rows))
@@ -177,12 +180,23 @@ def check_one_warp(kernel: Any, rows: Sequence[int] = (M,)) -> Feedback:
     return Feedback("Passed.", (), right)
 
 
+RIGHT_BY_OTHER_CALLS = "Right, but not there yet: one mma_tf32 must compute the whole product."
 HOW = {
-    "a": "a[1] is 8 rows below a[0], a[2] four columns to the right of it, a[3] both.",
-    "b": "b[0] is in row t and column g of B, b[1] four rows below it.",
-    "c": "A lane's sums are two neighbours in row g, columns 2 * t and 2 * t + 1, and the two 8 "
-    "rows below them.",
+    "a": "a[0] is in row group_id and column thread_in_group of A, a[1] is 8 rows below it, a[2] "
+    "four columns to the right of it, a[3] both.",
+    "b": "b[0] is in row thread_in_group and column group_id of B, b[1] four rows below it.",
+    "c": "A lane's sums are two neighbours in row group_id, columns 2 * thread_in_group and "
+    "2 * thread_in_group + 1, and the two 8 rows below them.",
 }
+
+
+def _with_the_layout(mistake: Mistake, rows: int) -> Mistake:
+    """Return an access out of bounds with the places of a lane's numbers as its advice. Of matrices
+    with all rows no lane's number is outside, so that no guard would help."""
+    found = re.match(r"Out of bounds: ([ABC])\[", mistake.what)
+    if found is None or rows < M:
+        return mistake
+    return replace(mistake, advice=HOW[found[1].lower()])
 
 
 def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Mistake | None:
@@ -209,6 +223,10 @@ def _why_wrong(found: Products, A: np.ndarray, B: np.ndarray) -> Mistake | None:
         if any(value != 0 for value in c):
             what = f"Lane {lane} begins its sums with {c[0]:g}: sums must begin with zeros."
             return Mistake(ANSWER, what)
+    if len(found.calls) > 1:
+        what = joined(f"""The warp calls mma_tf32 {len(found.calls)} times. The first call is right,
+            and it is the whole product: the others must not change its sums.""")
+        return Mistake(ANSWER, what)
     right = A @ B
     places = np.argwhere(found.output != right).tolist()
     if not places:

@@ -6,13 +6,16 @@ stores leave elements out. A trace tells them apart.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from convlab.lessons.missing_barriers import function_around, loops_around
 from convlab.simulation.rules.findings import FATAL, Finding
 from convlab.support.values import counted
 from convlab.tracing import LaunchTrace
@@ -28,11 +31,11 @@ class Unstored(NamedTuple):
     places: tuple[tuple[str, int], ...]
 
 
-def unstored(launch: LaunchTrace, finding: Finding) -> Unstored | None:
+def unstored(launch: LaunchTrace, finding: Finding, own: str = "") -> Unstored | None:
     """Return which elements no thread of the shown block stores, of the array that a finding names.
 
     None if the array is not a shared one, if the element of the finding is stored at some time, or
-    if the launch ended before all stores.
+    if the launch ended before all stores. ``own`` is the learner's file.
     """
     arrays = [one for one in launch.arrays if (one.name, one.space) == (finding.array, "shared")]
     if not arrays or any(one.kind in FATAL for one in launch.findings):
@@ -53,7 +56,9 @@ def unstored(launch: LaunchTrace, finding: Finding) -> Unstored | None:
         return Unstored(f"No thread stores to {array.name}.", ())
     sentences = [_never_stored(array.name, missing)]
     threads, most = math.prod(launch.block), _most_stored_at_first(launch, array.name)
-    if most * threads < stored.size:
+    if why := _why_not(own, [line for file, line in places if file == Path(own).name]):
+        sentences.append(why)
+    elif most * threads < stored.size:
         each = "one" if most == 1 else f"at most {most}"
         sentences.append(
             f"{array.name} has {stored.size} elements here and the block "
@@ -63,6 +68,33 @@ def unstored(launch: LaunchTrace, finding: Finding) -> Unstored | None:
     else:
         sentences.append("Compare the index of its store with that of its read.")
     return Unstored(" ".join(sentences), tuple(places))
+
+
+def _why_not(own: str, lines: Sequence[int]) -> str:
+    """Return what keeps the stores in the lines of a learner's file from other elements: a
+    condition, or a loop over the elements that ends too early; empty if there is neither."""
+    for line in lines:
+        function = function_around(own, line)
+        if function is None:
+            continue
+        loops = [one for one in loops_around(function, line) if "sync" not in ast.unparse(one)]
+        branches = [
+            node
+            for node in ast.walk(function)
+            if isinstance(node, ast.If) and node.lineno < line <= (node.end_lineno or 0)
+        ]
+        if branches:
+            return (
+                f"The store in line {line} is in the if in line {branches[-1].lineno}: where its "
+                "condition is false, nothing is stored. Store float32(0) there, if the element "
+                "belongs to no number of the array that is read, or correct the condition."
+            )
+        if loops:
+            return (
+                f"The loop in line {loops[-1].lineno} does not come to these elements: does it "
+                "make enough passes, in the right steps, and are the indices in it the right ones?"
+            )
+    return ""
 
 
 def _never_stored(name: str, missing: np.ndarray) -> str:

@@ -38,7 +38,7 @@ _NO_FUNCTION = re.compile(
 )
 _UNTYPED = re.compile(r"Untyped global name '(\w+)'")
 _NO_ATTRIBUTE = re.compile(r"Unknown attribute '(\w+)' of type Module\(<module '([\w.]+)'")
-_BECAUSE = re.compile(r"raised a specific error:\s+NumbaTypeError: (.*)")
+_BECAUSE = re.compile(r"raised a specific error:\s+(?:NumbaTypeError|TypingError): (.*)")
 _ABOUT = re.compile(r"\s*(Failed in|- Resolution failure|During: |File \"|\^|$)")
 # LLVM's values, and places in the source, because the message ends with the first place.
 _MORE = re.compile(r": (%|\w+ \d).*| from '[^']*'(?=>)|,? (defined at|Raised from) .*")
@@ -47,6 +47,10 @@ _NO_GPU = re.compile(
     r"numba\.cuda\.simulator|convlab\.|FakeCUDA|driver|not simulated"
     r"|global name '(?!dict'|list'|set'|frozenset'|object'|type'|bytes').*<class 'type'>"
 )
+_SYMBOLS = {  # of operators, by their names in the module operator
+    "add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//",
+    "mod": "%", "pow": "**", "lshift": "<<", "rshift": ">>", "and_": "&", "or_": "|", "xor": "^",
+}  # fmt: skip
 _ARRAY = "an array, for which a kernel has no memory"
 _CONTAINERS = {"build_list": "a list", "build_map": "a dict", "build_set": "a set"}
 
@@ -116,9 +120,24 @@ def refusal(error: Exception, function: FunctionType) -> Refused | Untyped:
     first = function.__code__.co_firstlineno
     own = lines - {first} or {first}
     named = [int(line) for line in re.findall(r"(?:line |\()(\d+)(?:\)|:)", said)]
-    line = next((one for one in named if min(own) <= one <= max(own)), min(own))
+    line = next((one for one in named if min(own) <= one <= max(own)), None)
+    line = line or _only_line_with(said, function) or min(own)
     reason, advice = _reason(error, said), _advice(said, function)
     return Refused(f"{reason.rstrip('.')}: {advice}" if advice else reason, function, line)
+
+
+def _only_line_with(said: str, function: FunctionType) -> int | None:
+    """Return the line of the call, or of the operator, that the compiler's message names; None if
+    several lines have it, or none."""
+    missing = _NO_FUNCTION.search(said)
+    if missing is None:
+        return None
+    name, lines = missing[2], set[int | None]()
+    for step in dis.get_instructions(function):
+        operator_ = step.opname == "BINARY_OP" and step.argrepr.rstrip("=") == _SYMBOLS.get(name)
+        if operator_ or step.argval == name:
+            lines.add(step.positions and step.positions.lineno)
+    return lines.pop() if len(lines) == 1 else None
 
 
 def _advice(said: str, function: FunctionType) -> str:

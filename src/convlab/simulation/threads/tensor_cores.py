@@ -101,7 +101,7 @@ class TensorCores:
         self._written = NONE
         self.intrinsics: dict[object, Callable[..., object]] = {
             device.to_tf32: arithmetic.cast(products.rounded_to_tf32) if arithmetic else _to_tf32,
-            device.mma_tf32: self.mma,
+            device.mma_tf32: self.mma_tf32,
             device.fence_shared: self.fence,
             device.start_product: self.start,
             device.start_one_product: self.start_one,
@@ -118,7 +118,7 @@ class TensorCores:
 
     # The intrinsics that a kernel calls.
 
-    def mma(self, a: Sequence[float], b: Sequence[float], c: Sequence[float]) -> object:
+    def mma_tf32(self, a: Sequence[float], b: Sequence[float], c: Sequence[float]) -> object:
         """``mma_tf32``: return this lane's four numbers of the product, once all 32 have come."""
         call = WaitingCall(MMA, site_of(1), products.checked_fragments(a, b, c), ALL_LANES)
         if self._arithmetic is None:
