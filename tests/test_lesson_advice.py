@@ -105,8 +105,13 @@ def refused(line):
         ("C[:] = A @ B", "@ multiplies whole matrices", "single elements"),
         (
             "d = mma_tf32((zero, zero, zero, zero), (zero, zero), (0, 0, 0, 0))",
-            "mma_tf32 takes for c a tuple of 4 float32, and gets other numbers here",
+            "mma_tf32 takes a tuple of 4 float32 as its argument c, and here it gets other numbers",
             "Write float32(0)",
+        ),
+        (
+            "d = mma_tf32((zero, zero), (zero, zero), (zero, zero, zero, zero))",
+            "mma_tf32 takes a tuple of 4 float32 as its argument a, and here it gets 2",
+            "in the right order",
         ),
         ("d = (zero, zero) + 1", "compute with a whole tuple", "write the new tuple out"),
     ],

@@ -25,6 +25,7 @@ from convlab.simulation.language.refusals import Refused, Untyped
 UNKNOWN = "?"
 MOST_SLICES = 2  # shown lines with a part of an array
 REFUSES = "Numba refuses this"
+AS_ARGUMENT = "as its argument"
 PLACE = re.compile(r", (?P<file>[^,]*):(?P<line>\d+)$")
 IN_THE_PLACE_OF_LISTS = (
     "Keep each number in a variable of its own, or several in cuda.local.array(SIZE, float32)."
@@ -118,8 +119,12 @@ WORDS = {
         "Compute with its numbers, and write the new tuple out, such as (zero, zero).",
         "",
     ),
+    r"^there is no (\w+)\(.*?: \1: (\w+) is UniTuple\(float32 x (\d+)\), but must be (.+)": Words(
+        rf"\1 takes \4 {AS_ARGUMENT} \2, and here it gets \3",
+        "Are the arguments in the right order, and are all numbers there?",
+    ),
     r"^there is no (\w+)\(.*?: \1: (\w+) is [^,]*, but must be (.+)": Words(
-        r"\1 takes for \2 \3, and gets other numbers here",
+        rf"\1 takes \3 {AS_ARGUMENT} \2, and here it gets other numbers",
         "Write float32(0) where 0 or 0.0 stands, and float32(x) for another number x.",
     ),
     r"^there is no (?![gs]etitem)(\w+)\(array": Words(
@@ -204,9 +209,12 @@ def _line_with(code: str, file: str, line: int) -> int:
 
 def cause_of_error(kernel: Any, types: Iterable[Any]) -> Mistake | None:
     """Return what says more than the error that a kernel raises on the simulator: a slip in its
-    text, or a refusal that has words of its own here. None without one."""
+    text, or a refusal that has words of its own here. None without one. Of a wrong argument the
+    error says as much."""
     types = tuple(types)
     if (said := slip(kernel, [getattr(one, "ndim", 0) for one in types])) is not None:
         return said
     found = refusal(kernel, types)
-    return None if found is None or found.what.startswith(REFUSES) else found
+    if found is None or found.what.startswith(REFUSES) or AS_ARGUMENT in found.what:
+        return None
+    return found

@@ -85,11 +85,15 @@ def graded(check: Callable[P, Feedback]) -> Callable[P, Feedback]:
     return checked
 
 
-def broken(what: str, otherwise: str = "") -> Stopped:
+def broken(what: str, otherwise: str = "", place: tuple[str, int] | None = None) -> Stopped:
     """Return the exception that ends a check of code that could not run. ``otherwise`` is the
-    advice if there is none for ``what``."""
+    advice if there is none for ``what``; ``place`` is the learner's line, if ``what`` names one of
+    a library."""
     mistake = error_in_words(what)
-    mistake = replace(mistake, advice=mistake.advice or otherwise)
+    lines = mistake.lines
+    if place is not None and all(line.library for line in lines):
+        lines = lines_of(place) + lines
+    mistake = replace(mistake, lines=lines, advice=mistake.advice or otherwise)
     return Stopped(Feedback("Not yet: your code could not run.", (mistake,)))
 
 
@@ -113,10 +117,11 @@ def running(
         raise endless(error) from None
     except (Exception, SystemExit) as error:
         said = str(error) if isinstance(error, NotSimulated) else f"{what}{raised_by(error)}"
-        if not PLACE.search(said) and (place := _learners_line(error)) is not None:
+        place = _learners_line(error)
+        if not PLACE.search(said) and place is not None:
             said = f"{said.rstrip('. ')}, {place[0]}:{place[1]}"
         if (found := instead()) is None:
-            raise broken(said, _attribute_meant(error)) from error
+            raise broken(said, _attribute_meant(error), place) from error
         found = replace(found, lines=found.lines or error_in_words(said).lines)
         raise Stopped(with_mistakes([found])) from error
 

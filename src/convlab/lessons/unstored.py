@@ -56,7 +56,8 @@ def unstored(launch: LaunchTrace, finding: Finding, own: str = "") -> Unstored |
         return Unstored(f"No thread stores to {array.name}.", ())
     sentences = [_never_stored(array.name, missing)]
     threads, most = math.prod(launch.block), _most_stored_at_first(launch, array.name)
-    if why := _why_not(own, [line for file, line in places if file == Path(own).name]):
+    own_lines = [line for file, line in places if file == Path(own).name]
+    if why := _why_not(own, own_lines, few=most * threads < stored.size):
         sentences.append(why)
     elif most * threads < stored.size:
         each = "one" if most == 1 else f"at most {most}"
@@ -70,9 +71,10 @@ def unstored(launch: LaunchTrace, finding: Finding, own: str = "") -> Unstored |
     return Unstored(" ".join(sentences), tuple(places))
 
 
-def _why_not(own: str, lines: Sequence[int]) -> str:
+def _why_not(own: str, lines: Sequence[int], few: bool) -> str:
     """Return what keeps the stores in the lines of a learner's file from other elements: a
-    condition, or a loop over the elements that ends too early; empty if there is neither."""
+    condition, or a loop over the elements that ends too early; empty if there is neither, or if
+    each thread stores too ``few`` and no loop is around the store."""
     for line in lines:
         function = function_around(own, line)
         if function is None:
@@ -83,13 +85,15 @@ def _why_not(own: str, lines: Sequence[int]) -> str:
             for node in ast.walk(function)
             if isinstance(node, ast.If) and node.lineno < line <= (node.end_lineno or 0)
         ]
+        if few and not loops:
+            return ""
         if branches:
             return (
                 f"The store in line {line} is in the if in line {branches[-1].lineno}: where its "
                 "condition is false, nothing is stored. Store float32(0) there, if the element "
                 "belongs to no number of the array that is read, or correct the condition."
             )
-        if loops:
+        if few:
             return (
                 f"The loop in line {loops[-1].lineno} does not come to these elements: does it "
                 "make enough passes, in the right steps, and are the indices in it the right ones?"
