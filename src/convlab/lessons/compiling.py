@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from convlab.checking.machine_code import compiled_alone
-from convlab.lessons.explanations import SINGLE_ELEMENTS, hint_for, lines_of
+from convlab.lessons.error_hints import SINGLE_ELEMENTS, hint_for
+from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import DOES_NOT_COMPILE, REFUSED, Line, Mistake
 from convlab.lessons.kernel_text import slip
 from convlab.lessons.missing_barriers import function_around

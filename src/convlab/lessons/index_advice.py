@@ -76,14 +76,13 @@ def _conditions_of(body: Sequence[ast.stmt], line: int) -> list[ast.If]:
     found: list[ast.If] = []
     for statement in body:
         if not statement.lineno <= line <= (statement.end_lineno or 0):
-            leaves = isinstance(statement, ast.If) and isinstance(statement.body[-1], LEAVE)
-            if leaves and statement.lineno < line:
-                found.append(statement)
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], LEAVE):
+                found += [statement] if statement.lineno < line else []
             continue
         for inside in (getattr(statement, "body", []), getattr(statement, "orelse", [])):
             if inside and inside[0].lineno <= line <= (inside[-1].end_lineno or 0):
-                is_guard = isinstance(statement, ast.If) and inside is statement.body
-                found += [statement] if is_guard else []
+                if isinstance(statement, ast.If) and inside is statement.body:
+                    found.append(statement)
                 found += _conditions_of(inside, line)
     return found
 

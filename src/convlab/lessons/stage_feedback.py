@@ -12,12 +12,12 @@ from convlab.checking import Answer, Check
 from convlab.checking.common_causes import features
 from convlab.checking.outcome import BARRIERS as AT_BARRIERS
 from convlab.checking.outcome import TrafficCount
+from convlab.lessons.error_hints import hint_for
 from convlab.lessons.explanations import (
     NOT_SEEN,
     Seen,
     capital,
     error_in_words,
-    hint_for,
     of_findings,
 )
 from convlab.lessons.feedback import (

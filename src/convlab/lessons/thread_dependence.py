@@ -67,13 +67,13 @@ def _names_that_differ(function: ast.FunctionDef) -> set[str]:
         for node in ast.walk(function):
             if isinstance(node, ast.Assign):
                 targets, value = node.targets, node.value
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            elif isinstance(node, ast.AugAssign):
                 targets, value = [node.target], node.value
             elif isinstance(node, ast.For):
                 targets, value = [node.target], node.iter
             else:
                 continue
-            if value is not None and _differs(value, differ):
+            if _differs(value, differ):
                 names = (one for target in targets for one in ast.walk(target))
                 stored = (one for one in names if isinstance(one, ast.Name))
                 differ |= {one.id for one in stored if isinstance(one.ctx, ast.Store)}
