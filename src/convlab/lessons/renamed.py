@@ -30,8 +30,6 @@ LETTERS = (
     {"M", "N", "K"},
     {"h", "w"},
     {"row", "column"},
-    {"row", "k"},
-    {"i", "j"},
     {"m0", "n0", "k0"},
 )
 Changed = tuple["Change", ast.FunctionDef]
@@ -61,6 +59,7 @@ def change_that_helps(
         _assigned(own),
         _swapped_in_line(own),
         _swapped_in_lines(own, first),
+        _renamed(own, _other_direction, lambda line: line in first),
         _with_other_endings(own),
         _renamed(own, _same_family, lambda line: line in first),
         _renamed(own, _other_direction),
