@@ -44,7 +44,7 @@ ANSWERS = {
         right("counted in numbers", (LOAD, IN_TURN)),
         right("from the last float4 to the first", (PLACE, "k, row = K_B - 1 - e // M_4, (M_4 - 1 - e % M_4) * FLOAT4")),
         right("float4 by its number", (FLOAT4_F, OTHER_READ)),
-        wrong("rows without the padding", "misaligned", ('load4(packed, (k0 + k) * M_P + m0 + row)', 'load4(packed, (k0 + k) * M + m0 + row)'), told='Is M the right name'),
+        wrong("rows without the padding", "misaligned", ('load4(packed, (k0 + k) * M_P + m0 + row)', 'load4(packed, (k0 + k) * M + m0 + row)')),
         wrong("the slice's first term and the block's first channel exchanged", "answer", ('load4(packed, (k0 + k) * M_P + m0 + row)', 'load4(packed, (m0 + k) * M_P + k0 + row)'), told='Are k0 and m0 in the right places'),
         wrong("an element in the place of array and index", "broken", ('                for i in range(0, M_T, FLOAT4):\n                    four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))\n                    R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four\n', '                for i in range(0, M_T, FLOAT4):\n                    four = load4(S_F[k, ty * FLOAT4 + i * ROWS])\n                    R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four\n'), told='load4() missing 1'),
         wrong("the index not a pair", "broken", ('                for i in range(0, M_T, FLOAT4):\n                    four = load4(S_F, (k, ty * FLOAT4 + i * ROWS))\n                    R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four\n', '                for i in range(0, M_T, FLOAT4):\n                    four = load4(S_F, k, ty * FLOAT4 + i * ROWS)\n                    R_F[i], R_F[i + 1], R_F[i + 2], R_F[i + 3] = four\n'), told='in parentheses'),

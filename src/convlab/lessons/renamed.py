@@ -60,8 +60,8 @@ def change_that_helps(
         _swapped_in_line(own),
         _swapped_in_lines(own, first),
         _renamed(own, _other_direction, lambda line: line in first),
-        _with_other_endings(own),
         _renamed(own, _same_family, lambda line: line in first),
+        _with_other_endings(own),
         _renamed(own, _other_direction),
         _renamed(own, _same_family),
     )
