@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ from convlab.lessons import pictures
 convlab.trace_stage
 """
 BACKEND = "module://matplotlib_inline.backend_inline"
+PYTHONPATH = os.pathsep.join([str(CHECKOUT / "src"), os.environ.get("PYTHONPATH", "")])
 # The bytes of pictures depend on matplotlib, and a cell's number on what ran before it here.
 PICTURE = re.compile(r'base64,[^"]*|(?<= of cell )\[\d+\]')
 
@@ -76,32 +78,49 @@ class WarmedKernel:
         self.pid = warmed.start(words, str(cwd), env, nothing)
 
     def poll(self):
-        ended = self.returncode is not None or self._warmed.has_ended()
+        ended = self.returncode is not None or self._warmed.has_ended(self.pid)
         return self.wait() if ended else None
 
     def wait(self):
         if self.returncode is None:
-            self.returncode = self._warmed.status()
+            self.returncode = self._warmed.status(self.pid)
         return self.returncode
 
     def send_signal(self, signum):
-        os.kill(self.pid, signum)
+        if self.poll() is None:  # else the number may be another process's
+            os.kill(self.pid, signum)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
 def warmed():
-    path = os.pathsep.join([str(CHECKOUT / "src"), os.environ.get("PYTHONPATH", "")])
-    made = Warmed(BEFORE, PYTHONPATH=path, MPLBACKEND=BACKEND)
+    made = Warmed(BEFORE, PYTHONPATH=PYTHONPATH, MPLBACKEND=BACKEND)
     yield made
     made.close()
+
+
+def test_no_signal_is_sent_to_a_kernel_that_has_ended(warmed, monkeypatch):
+    """The number of its process may be another one's."""
+    words = ["python", "-m", "ipykernel", "--version"]
+    kernel = WarmedKernel(warmed, words, dict(os.environ), os.getcwd())
+    kernel.terminate()
+    assert kernel.wait() in (0, -signal.SIGTERM)
+    monkeypatch.delattr(os, "kill")
+    kernel.kill()
+    kernel.terminate()
+    assert kernel.poll() == kernel.returncode
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.stem)
 def test_notebooks_run_and_say_what_is_stored(path, warmed, monkeypatch):
     launch = "jupyter_client.provisioning.local_provisioner.launch_kernel"
     monkeypatch.setattr(launch, partial(WarmedKernel, warmed))
-    source = str(CHECKOUT / "src")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH)
     made = {kind: build_notebooks.notebook(read(path), kind) for kind in KINDS}
     cells = [v4.new_code_cell(FIRST)]
     for kind, one in made.items():
