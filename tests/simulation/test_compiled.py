@@ -675,7 +675,9 @@ def calls_one_for_all_targets(out):
     ],
     ids=["in the kernel", "in an overload", "for all"],
 )
-def test_an_overload_for_gpus_is_called_by_both_engines(ends, kernel, end):
+def test_machine_code_is_refused_for_an_overload_of_one_target(ends, kernel, end):
+    """Numba would take another target's overload there. One for all targets is compiled. Either way
+    both engines store the same number."""
     made: list[np.ndarray] = []
 
     def make() -> list[np.ndarray]:
