@@ -23,6 +23,7 @@ from convlab.simulation.host.programs import simulator
 from convlab.simulation.launch.global_memory import addresses
 from convlab.simulation.recording.access_log import GLOBAL
 from convlab.simulation.rules.findings import NotSimulated, SimulationError
+from convlab.simulation.threads.waiting import ThreadRunner
 
 SIM = Simulator()
 F = np.float32
@@ -317,3 +318,34 @@ def test_nothing_of_a_launch_outlives_it() -> None:
         assert watched() is None
     finally:
         gc.enable()
+
+
+@cuda.jit
+def stores_past_the_end(a):
+    i = cuda.threadIdx.x
+    cuda.syncthreads()
+    if i == 5:
+        a[a.size] = 1
+    cuda.syncthreads()
+
+
+@cuda.jit
+def waits_for_nobody(a):
+    if cuda.threadIdx.x < 16:
+        while a[0] == 0:
+            cuda.nanosleep(100)
+    cuda.syncthreads()
+
+
+def greenlets_of_threads() -> int:
+    gc.collect()
+    return sum(type(one) is ThreadRunner for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("kernel", [stores_past_the_end, waits_for_nobody])
+def test_threads_of_a_launch_that_fails_do_not_outlive_it(kernel) -> None:
+    before = greenlets_of_threads()
+    for _ in range(2):
+        with pytest.raises(SimulationError):
+            SIM.launch(kernel, 3, 32, np.zeros(32, F))
+    assert greenlets_of_threads() <= before

@@ -22,6 +22,7 @@ from convlab.tracing.views import as_html
 SPOILED = "NaN and infinities"
 RELU = "ReLU"  # of NaN and infinities too
 BESIDE = "NaN beside the windows"
+SPOILED_INPUTS = SPOILED, RELU, BESIDE
 ADDED, ADDED_TOO = "a residual", "a residual, few channels"
 BARRIERS = "threads at barriers"
 TRANSFORMS = "transforms: "  # begins the names of counts of the layout transforms
@@ -157,14 +158,14 @@ class Check:
     def telling(self) -> Answer | None:
         """The wrong answer that shows the mistake best: on ordinary numbers where there is one, and
         on the simplest problem."""
-        ordinary = [answer for answer in self.wrong if answer.name not in (SPOILED, RELU)]
+        ordinary = [answer for answer in self.wrong if answer.name not in SPOILED_INPUTS]
         return min(ordinary or self.wrong, key=Answer.work, default=None)
 
     @property
     def shared(self) -> str:
         """A sentence about what the problems with wrong outputs share and the others have not;
         empty if that is nothing, or if the kernel did not run to its end on some of them."""
-        ordinary = [one for one in self.answers if one.name not in (SPOILED, RELU)]
+        ordinary = [one for one in self.answers if one.name not in SPOILED_INPUTS]
         if any(one.check is None for one in ordinary):
             return ""
         wrong, right = (
@@ -177,7 +178,7 @@ class Check:
     def advice(self) -> str | None:
         """An explanation of a NaN in the output, and of one that is missing where that is the only
         mistake."""
-        spoiled = bool(self.wrong) and {one.name for one in self.wrong} <= {SPOILED, RELU, BESIDE}
+        spoiled = bool(self.wrong) and {one.name for one in self.wrong} <= {*SPOILED_INPUTS}
         shown = self.telling.check if self.telling is not None and not spoiled else None
         if shown is not None and np.isnan(shown.got or 0):
             if self.telling is not None and self.telling.unwritten:
@@ -195,7 +196,7 @@ class Check:
             return None
         if not np.isnan(check.expected):
             return (
-                "some inputs and weights are NaN or infinite here, and so is a product with 0: the "
+                "some inputs or weights are NaN or infinite here, and so is a product with 0: the "
                 "kernel multiplies numbers that do not belong to this sum, by zeros that hide them "
                 "elsewhere"
                 if np.isnan(check.got or 0)

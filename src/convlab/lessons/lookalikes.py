@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convlab.checking import Answer
-from convlab.checking.outcome import RELU, SPOILED
+from convlab.checking.outcome import SPOILED_INPUTS
 from convlab.ladder.stage import blocks_for
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
@@ -278,7 +278,7 @@ LOOKALIKES: tuple[tuple[str, Computed], ...] = (
 def lookalike(answers: Sequence[Answer], seed: int) -> str:
     """Return the sentence about the mistake that leads to the outputs of all answers, right ones
     too; empty if none of ``LOOKALIKES`` does. ``seed`` is that of the numbers of the check."""
-    ordinary = [one for one in answers if one.name not in (SPOILED, RELU)]
+    ordinary = [one for one in answers if one.name not in SPOILED_INPUTS]
     if all(one.ok for one in ordinary):
         return ""
     if any(one.output is None or one.problem.channels_last for one in ordinary):

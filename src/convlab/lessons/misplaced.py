@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from convlab.checking import Answer
-from convlab.checking.outcome import RELU, SPOILED
+from convlab.checking.outcome import SPOILED_INPUTS
 from convlab.problems.oracle import random_tensors
 from convlab.problems.reference import reference
 
@@ -23,7 +23,7 @@ KINDS = (("output channel", "rows"), ("output pixel", "columns"))
 def misplaced(answers: Sequence[Answer], seed: int) -> str:
     """Return the sentence about sums that are in a wrong place; empty unless this explains every
     wrong answer. ``seed`` is that of the numbers of the check."""
-    wrong = [one for one in answers if not one.ok and one.name not in (SPOILED, RELU)]
+    wrong = [one for one in answers if not one.ok and one.name not in SPOILED_INPUTS]
     small = [one for one in wrong if one.problem.M * one.problem.N <= MOST]
     if not small or any(one.output is None or one.problem.channels_last for one in wrong):
         return ""

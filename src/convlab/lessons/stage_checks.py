@@ -24,7 +24,7 @@ from convlab.checking.checker import check_also, compared_with, counts_also, is_
 from convlab.checking.common_causes import features, numbers_in
 from convlab.checking.launches import EVERYTHING, OPTIONS, main_of
 from convlab.checking.loading import maker
-from convlab.checking.outcome import SPOILED, TRANSFORMS, CompiledKernel
+from convlab.checking.outcome import SPOILED_INPUTS, TRANSFORMS, CompiledKernel
 from convlab.checking.programs import program_with
 from convlab.ladder import Launch, Program, Stage, Tile, short_name, stage_named
 from convlab.lessons import feedback
@@ -176,7 +176,7 @@ def _with_change(stage: Stage, made: Any, found: Check, told: Feedback, seed: in
     function = function_of(inspect.unwrap(made))
     again = getattr(made, "remade", lambda other: other)
     reasons = [one.reason for one in told.mistakes]
-    wrong = [one for one in found.wrong if one.name not in (*OPTIONS, SPOILED)]
+    wrong = [one for one in found.wrong if one.name not in (*OPTIONS, *SPOILED_INPUTS)]
     if function is None or not wrong or not {*reasons} <= {ANSWER, *OF_INDICES}:
         return told
     main = reasons.index(ANSWER) if ANSWER in reasons else 0
@@ -190,7 +190,7 @@ def _with_change(stage: Stage, made: Any, found: Check, told: Feedback, seed: in
     others = [
         one
         for one in found.answers
-        if one.name not in (*OPTIONS, SPOILED) and not any(one is tried for tried in few)
+        if one.name not in (*OPTIONS, *SPOILED_INPUTS) and not any(one is tried for tried in few)
     ]
 
     def is_right(changed: Any) -> bool:

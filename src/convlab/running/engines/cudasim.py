@@ -31,7 +31,7 @@ from convlab.simulation.rules.coordinates import coordinates_of, three
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
-from convlab.simulation.threads.waiting import WaitingCall
+from convlab.simulation.threads.waiting import ThreadRunner, WaitingCall
 
 DeclaredShape = int | tuple[int, ...]  # of an array that a kernel declares
 Index = int | slice | tuple[int | slice, ...]
@@ -63,6 +63,7 @@ class CudaSim(Engine):
                 body(*arguments)
 
         indices = [coordinates_of(number, block) for number in range(math.prod(block))]
+        idle: list[ThreadRunner] = []
         with meeting_by(cuda.meet):
             for number, position in enumerate(np.ndindex(*grid)):
                 if self.on_block is not None:
@@ -78,14 +79,18 @@ class CudaSim(Engine):
                     # No warp has a barrier of its own in Numba's simulator.
                     on_warp_barrier=lambda threads, whole: None,
                     complain=_complain,
+                    idle=idle,
                 )
-                while running.run() and running.waiting:
-                    pass
-                if running.waiting:
-                    raise RuntimeError(
-                        f"{launch.name} cannot go on: {len(running.waiting)} threads of block "
-                        f"{position} wait for others that never come"
-                    )
+                try:
+                    while running.run() and running.waiting:
+                        pass
+                    if running.waiting:
+                        raise RuntimeError(
+                            f"{launch.name} cannot go on: {len(running.waiting)} threads of block "
+                            f"{position} wait for others that never come"
+                        )
+                finally:
+                    running.let_go()
 
 
 def _complain(kind: str, what: str, *_: object, **more: object) -> None:

@@ -252,6 +252,7 @@ class SimulatedLaunch:
         try:
             self._run()
         finally:
+            self._scheduler.let_go()
             # Keep no array alive: the parts of a launch refer to each other.
             self._memory.let_go()
             for part in self._copies, self._tensor_cores, self._cuda.shared:

@@ -249,11 +249,8 @@ def instruction(code: CodeType, offset: int) -> int:
     twice."""
     if id(code) not in _by_id:
         first: dict[object, int] = {}
-        stands_for = _by_id[id(code)] = {}
-        iterated = _iterated[id(code)] = set()
-        _codes[id(code)] = code
-        for table in _by_id, _iterated:
-            finalize(code, table.pop, id(code), None)
+        stands_for: dict[int, int] = {}
+        iterated: set[int] = set()
         steps = _steps(code)
         ends = [step.offset for step in steps[1:]] + [len(code.co_code)]
         names = [step.opname for step in steps[1:]] + [""]
@@ -263,6 +260,11 @@ def instruction(code: CodeType, offset: int) -> int:
             stands_for.update(dict.fromkeys(range(step.offset, end), one))
             if after == "GET_ITER":
                 iterated.update(range(step.offset, end))
+        _codes[id(code)] = code
+        for table in _by_id, _iterated:
+            finalize(code, table.pop, id(code), None)
+        # Whole, and this one last: another thread of the host may look for it at any time.
+        _iterated[id(code)], _by_id[id(code)] = iterated, stands_for
     return _by_id[id(code)][offset]
 
 

@@ -22,7 +22,7 @@ from convlab.simulation.threads.block_memory import SharedContents
 from convlab.simulation.threads.meetings import Complain, Meetings
 from convlab.simulation.threads.waiting import Thread, ThreadRunner, yields
 
-ENDED = object()  # what a greenlet gives that has no more threads to run
+ENDED = object()  # returned by a greenlet that has no threads left
 IDLE_ROUNDS = 2  # rounds in which all only poll, before other blocks go on
 
 
@@ -54,14 +54,13 @@ class Block:
         on_barrier: Callable[[int, int], None],
         on_warp_barrier: Callable[[list[int], bool], None],
         complain: Complain | None,
+        idle: list[ThreadRunner],
         shuffles: Shuffles | None = None,
         number: int = 0,
         order: Order = USUAL,
         waits_in_calls: bool = True,
-        idle: list[ThreadRunner] | None = None,
     ) -> None:
-        self.number, self.size = number, len(indices)
-        self._idle = [] if idle is None else idle
+        self.number, self.size, self._idle = number, len(indices), idle
         self._body, self._arguments, self._enter = body, arguments, enter
         self._backwards, self._gives_way = order.backwards, order.gives_way
         self._random = order.random(number)
@@ -136,6 +135,13 @@ class Block:
             rounds = rounds + 1 if lets_go or not moved else 0
         return further
 
+    def let_go(self) -> None:
+        """End the threads that still wait, in a launch that ends before them. Their frames refer to
+        the whole launch, and the garbage collector does not look into those of a greenlet."""
+        for thread in self.waiting:
+            thread.worker.throw()
+        self.waiting = []
+
     def _start(self) -> bool:
         """Let each thread run until it waits for the first time. Returns whether any had to begin.
 
@@ -164,8 +170,8 @@ class Block:
 
 
 def runner() -> None:
-    """Run threads of one block after the other, as the body of a greenlet: to make a greenlet takes
-    longer than to run many a thread."""
+    """Run threads of one block after the other, as the body of a greenlet, because creating a
+    greenlet takes longer than running a short thread."""
     hub = getcurrent().parent.switch
     while True:
         getcurrent().work()

@@ -94,6 +94,12 @@ class Scheduler:
         """Return whether the block that runs is the only one that has begun and not ended."""
         return len(self.waiting) == 1
 
+    def let_go(self) -> None:
+        """End all threads that still wait."""
+        for block in self.waiting:
+            block.let_go()
+        self.waiting.clear()
+
     def run(self, blocks: Blocks) -> None:
         """Run all blocks. Raises :class:`Stop` for a deadlock, which is then a finding."""
         waiting, fresh = self.waiting, blocks.begin()
