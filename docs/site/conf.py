@@ -170,8 +170,9 @@ def without_sections(env: Any) -> dict[str, Any]:
     contents = {}
     for page, table in env.tocs.items():
         contents[page] = table.deepcopy()
-        for title in contents[page] if next(table.findall(toctree), None) is None else ():
-            del title[1:]
+        if not any(table.findall(toctree)):
+            for title in contents[page]:
+                del title[1:]
     return contents
 
 

@@ -220,13 +220,17 @@ def gradients_tables(results: Results) -> papers.Shown:
     for of, tensor in zip(OF, ("input", "weight"), strict=True):
         ratios = {name: known[f"{name} {of}"] for name in LAYER_NAMES if f"{name} {of}" in known}
         means.append((tensor, *_mean_and_least(ratios)))
-    lines = [  # an interrupted run may lack a gradient
-        (name, *(
-            _time(one.best(layers[gradient])) if (gradient := f"{name} {of}") in layers else ""
-            for of in OF for one in contenders
-        ))
-        for name in LAYER_NAMES if any(f"{name} {of}" in layers for of in OF)
-    ]  # fmt: skip
+
+    def best_time(one: Contender, gradient: str) -> str:
+        # An interrupted run may lack a gradient.
+        return _time(one.best(layers[gradient])) if gradient in layers else ""
+
+    lines = []
+    for name in LAYER_NAMES:
+        gradients = [f"{name} {of}" for of in OF]
+        if any(gradient in layers for gradient in gradients):
+            times = [best_time(one, gradient) for gradient in gradients for one in contenders]
+            lines.append((name, *times))
     head = [f"{of}: {by}" for of in OF for by in ("g01", "g02", "g03", "PyTorch")]
     columns = "gradient of", "layers with both times", "g03 over PyTorch, geometric mean", "least"
     return f"{table(columns, means)}\n{table(('layer', *head), lines)}", ()
