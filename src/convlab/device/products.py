@@ -34,19 +34,22 @@ _B = np.stack([_THREAD, _THREAD + 4], 1), np.stack([_GROUP] * 2, 1)
 _C = np.stack([_GROUP] * 2 + [_GROUP + 8] * 2, 1), np.stack([2 * _THREAD, 2 * _THREAD + 1] * 2, 1)
 
 
-def _held(shape: tuple[int, int], where: tuple[np.ndarray, np.ndarray], first: int) -> np.ndarray:
-    """Return for each element of a matrix the place of its number among those of all lanes, one
-    lane after the other. ``first`` is the number of the matrix's first among a lane's."""
-    held = np.empty(shape, np.int64)
+def _positions(
+    shape: tuple[int, int], where: tuple[np.ndarray, np.ndarray], first: int
+) -> np.ndarray:
+    """Return, for each matrix element, its position in the concatenated fragments of all lanes.
+    ``first`` is where this matrix begins in one lane's fragments."""
+    positions = np.empty(shape, np.int64)
     count = where[0].shape[1]
-    held[where] = np.arange(WARP)[:, None] * sum(SIZES.values()) + first + np.arange(count)
-    return held
+    positions[where] = np.arange(WARP)[:, None] * sum(SIZES.values()) + first + np.arange(count)
+    return positions
 
 
-_HELD = (
-    _held((M, K), _A, 0),
-    _held((K, N), _B, SIZES["a"]),
-    _held((M, N), _C, SIZES["a"] + SIZES["b"]),
+# Of A, B and C, whose fragments follow each other in each lane.
+_POSITIONS = (
+    _positions((M, K), _A, 0),
+    _positions((K, N), _B, SIZES["a"]),
+    _positions((M, N), _C, SIZES["a"] + SIZES["b"]),
 )
 # The same for the eight numbers of a warpgroup's matrix on the left.
 _LEFT = (
@@ -81,7 +84,7 @@ def warp_mma(lanes: Mapping[int, Fragments]) -> dict[int, tuple[float, ...]]:
     with np.errstate(all="ignore"):  # a GPU says nothing when numbers overflow or become NaN
         brought = np.full((WARP, sum(SIZES.values())), np.nan, np.float32)
         brought[[*lanes]] = np.array([(*a, *b, *c) for a, b, c in lanes.values()], np.float64)
-        left, right, total = (brought.take(held) for held in _HELD)
+        left, right, total = (brought.take(positions) for positions in _POSITIONS)
         result = multiply_add(left, right, total)[_C].tolist()
     return {lane: tuple(result[lane]) for lane in lanes}
 

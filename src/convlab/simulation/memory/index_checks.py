@@ -84,10 +84,11 @@ class IndexChecks:
         entries = tuple(map(integer, given))
         if len(entries) != self.ndim:
             raise IndexError(f"{len(entries)} indices for {self.name} of shape {self.shape}")
+        # No generator here: this runs at every wide access.
         for i, n in zip(entries, self.shape, strict=True):
             if not 0 <= i < n:
                 break
-        else:  # the usual case
+        else:
             return entries
         if any(entry < 0 for entry in entries):
             meant = axes_from_end(site)

@@ -90,7 +90,7 @@ class Arithmetic:
 
         names: dict[str, object] = {"__slots__": ()}
         # float's own methods, which take numbers of this class as they are, and return
-        # NotImplemented for what is no number
+        # NotImplemented for anything that is not a number
         plain = {f"__{r}{name}__" for name in OPERATIONS for r in ("", "r")}
         names |= {name: counting(getattr(float, name)) for name in plain}
         names["__truediv__"] = counting(_of_numbers(divided))
@@ -102,9 +102,12 @@ class Arithmetic:
 
 
 def _of_numbers(function: Callable[[float, float], float]) -> Callable[[float, Any], Any]:
-    """Return the function as a method of a number: NotImplemented for what is no number."""
+    """Return the function as a method of a number. It returns NotImplemented for anything that is
+    not a number."""
 
     def method(number: float, other: Any) -> Any:
-        return function(number, other) if isinstance(other, float | int) else NotImplemented
+        if not isinstance(other, (float, int)):  # a tuple is faster than a union here
+            return NotImplemented
+        return function(number, other)
 
     return method

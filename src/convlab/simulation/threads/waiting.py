@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 from greenlet import greenlet
 
@@ -34,7 +34,7 @@ ALL_THREADS = (1 << WARPGROUP) - 1  # the mask of a whole warpgroup
 # registers, and for so many threads at a barrier with a number.
 PHASE, REGISTERS_FREE = "wait_barrier", "free registers"
 NUMBERED_BARRIER = "sync_threads_of"
-AWAITING = frozenset((PHASE, REGISTERS_FREE))  # whose value is the event
+AWAITING = frozenset((PHASE, REGISTERS_FREE))  # the value of such a call is an `Awaited`
 
 
 class Awaited(Protocol):
@@ -58,13 +58,6 @@ class WaitingCall:
     def together(self) -> int:
         """The number of consecutive threads that meet: those of a warp or of a warpgroup."""
         return WARPGROUP if self.kind in OF_A_WARPGROUP else WARP
-
-    @property
-    def awaited(self) -> Awaited | None:
-        """Return the event that the call waits for, unless other threads have to come to it."""
-        if self.kind not in AWAITING:
-            return None
-        return cast(Awaited, self.value)
 
 
 class CallPath(NamedTuple):

@@ -14,7 +14,7 @@ from convlab.simulation.rules.finding_words import AT_NUMBER
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.snapshots import frames_of_kernel
-from convlab.simulation.threads.waiting import NUMBERED_BARRIER, YIELD, WaitingCall
+from convlab.simulation.threads.waiting import AWAITING, NUMBERED_BARRIER, YIELD, WaitingCall
 
 
 @dataclass
@@ -62,10 +62,10 @@ def waits_of(
             if frame is None:  # it runs
                 continue
             site = id(frame.f_code) + frame.f_lasti
-            line, kind = reports.sites.where(site), thread.waits_at().kind
-            polled, stores = "", False
             call = thread.waits_at()
-            awaits = "" if call.awaited is None else str(call.awaited)
+            line, kind = reports.sites.where(site), call.kind
+            polled, stores = "", False
+            awaits = str(call.value) if kind in AWAITING else ""
             if kind == NUMBERED_BARRIER:
                 awaits = _numbered(call, block)
             number = block.number * block.size + thread.number
