@@ -349,3 +349,36 @@ def test_threads_of_a_launch_that_fails_do_not_outlive_it(kernel) -> None:
         with pytest.raises(SimulationError):
             SIM.launch(kernel, 3, 32, np.zeros(32, F))
     assert greenlets_of_threads() <= before
+
+
+@cuda.jit
+def rows_of_sums(out, row, column):
+    sums = cuda.local.array((2, 3), float32)
+    for i in range(2):
+        part = sums[i]
+        part[0] = i
+        part[1] = part[0] + 1
+        part[1] += 1
+    if column:
+        sums[row][column] += 1
+    out[0], out[1] = sums[0, 1], sums[1][1]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "found"),
+    [
+        (0, 0, None),
+        (1, 2, r"sums\[2\] is read before anything is written to it"),
+        (1, 3, r"sums\[3\] is outside shape \(3,\)"),
+        (2, 1, r"sums\[2\] is outside shape \(2, 3\)"),
+    ],
+)
+def test_rows_of_a_local_array_are_checked_as_it_is(row, column, found) -> None:
+    out = np.zeros(2, F)
+    for _ in range(2):  # of the second launch the views are known
+        if found is None:
+            SIM.launch(rows_of_sums, 1, 2, out, row, column)
+            assert out.tolist() == [2, 3]
+        else:
+            with pytest.raises(SimulationError, match=found):
+                SIM.launch(rows_of_sums, 1, 2, out, row, column)

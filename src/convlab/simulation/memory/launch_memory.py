@@ -264,7 +264,7 @@ def local_class(
     closed: dict[str, object] = {"CELL": quick(np.zeros(1, dtype)), "number": number}
     made = cast(type[LocalArray], _class(LocalArray, source, closed))
     made.shape, made.strides, made.dtype = shape, c_strides(shape, dtype.itemsize), dtype
-    made.unwritten = (None,) * math.prod(shape)
+    made.unwritten, made.layouts = (None,) * math.prod(shape), {}
     made.wide, made.alignment = dtype == np.float32, alignment or dtype.itemsize
     return made
 
