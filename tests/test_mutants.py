@@ -3,12 +3,14 @@ problems, a sample of the generated changes by ``convlab check``."""
 
 from __future__ import annotations
 
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from stage_mutants import results, sources
+from stage_mutants import engines, results, sources
 from stage_mutants.by_hand import MISTAKES, find_mistake, mistakes_of
 from stage_mutants.generated import Generated, mutants_of
 from stage_mutants.mutant import Mutant
@@ -190,3 +192,16 @@ def test_a_mistake_is_found_by_the_code_around_comments(monkeypatch):
     assert {one.what: one.text.split() for one in mistakes_of("m03")} == before
     with pytest.raises(AssertionError, match="is found 0 times in m03"):
         find_mistake("m03", "a barrier that is not there", "cuda.nothing()", "pass")
+
+
+def test_results_of_machine_code_are_kept_as_they_come(tmp_path, monkeypatch):
+    mutants = [*mutants_of(G03)][:3]
+    file = tmp_path / "engines.jsonl"
+    monkeypatch.setattr(engines, "ProcessPoolExecutor", lambda jobs: ThreadPoolExecutor(1))
+    made = {one: engines.Judged(results.REJECTED, Counter(found=2), 1.5) for one in mutants}
+    monkeypatch.setattr(engines, "judged", made.__getitem__)
+    assert engines.known_results(file) == {}
+    for number, (one, now) in enumerate(engines.judged_by_processes(mutants, 1, file), 1):
+        assert now == made[one]
+        assert len(engines.known_results(file)) == number
+    assert engines.known_results(file) == {one.key: made[one] for one in mutants}

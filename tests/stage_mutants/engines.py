@@ -1,19 +1,24 @@
 """Hold the compiled engine to mutants: is each that ``convlab check`` rejects rejected there too?
 
     PYTHONPATH=src:tests python -m stage_mutants.engines --sample 300 --seed 0
-    PYTHONPATH=src:tests python -m stage_mutants.engines --jobs 32  # all stored mutants
+    PYTHONPATH=src:tests python -m stage_mutants.engines --jobs 32 --results engines.jsonl
 
-Each launch that can be compiled runs as machine code, and the result is compared with the stored
-one. Launches that count memory traffic stay as they are. The sample is in random order, so a part
-of it is a sample too.
+The second one tries all stored mutants, writes each result to a file as it comes, and goes on there
+if it was interrupted. Each launch that can be compiled runs as machine code, and the result is
+compared with the stored one. Launches that count memory traffic stay as they are. The order is
+random, so what has been tried is a sample of all.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import chain
+from pathlib import Path
 from random import Random
 from time import process_time
 from typing import Any, NamedTuple
@@ -83,32 +88,60 @@ def judged(mutant: Generated) -> Judged:
     return Judged(result, Counter(ends), process_time() - begin)
 
 
+def known_results(file: Path | None) -> dict[tuple[str | int, ...], Judged]:
+    """Return the results that a file has, by the mutants' keys."""
+    if file is None or not file.exists():
+        return {}
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return {
+        tuple(row["key"]): Judged(row["result"], Counter(row["ends"]), row["seconds"])
+        for row in rows
+    }
+
+
+def judged_by_processes(
+    mutants: Iterable[Generated], jobs: int, file: Path | None
+) -> Iterator[tuple[Generated, Judged]]:
+    """Yield each mutant with its result as it comes, which the file has by then."""
+    with ProcessPoolExecutor(jobs) as pool:
+        futures = {pool.submit(judged, one): one for one in mutants}
+        for future in as_completed(futures):
+            one, now = futures[future], future.result()
+            if file is not None:
+                row = {"key": one.key, **now._asdict()}
+                with file.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(row) + "\n")
+            yield one, now
+
+
 def main() -> int:
     """Print the results; 1 if one is less than the stored one."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sample", metavar="N", type=int, help="at most N; without it, all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--skip", metavar="N", type=int, default=0, help="not the first N of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--results", metavar="FILE", type=Path, help="JSON, a line for a mutant")
     chosen = parser.parse_args()
     stored = stored_results()
     most = len(stored) if chosen.sample is None else min(chosen.sample, len(stored))
-    mutants = Random(chosen.seed).sample([*stored], most)[chosen.skip :]
+    mutants = Random(chosen.seed).sample([*stored], most)
+    known = known_results(chosen.results)
+    before = [(one, known[one.key]) for one in mutants if one.key in known]
+    left = [one for one in mutants if one.key not in known]
     results, of_launches = Counter[str](), Counter[str]()
     lost, seconds = 0, 0.0
-    with ProcessPoolExecutor(chosen.jobs) as pool:
-        pairs = zip(mutants, pool.map(judged, mutants), strict=True)
-        for number, (one, now) in enumerate(pairs, 1):
-            results[f"{stored[one]}, now {now.result}"] += 1
-            of_launches += now.ends
-            seconds += now.seconds
-            if stored[one] == REJECTED != now.result:
-                lost += 1
-                print(f"lost: {one.module}, line {one.line}: {one.old} -> {one.new}", flush=True)
-            if number % 10 == 0 or number == len(mutants):
-                said = f"{number} of {len(mutants)} mutants, {seconds:.0f} processor seconds"
-                print(f"{said}: {dict(results)}", flush=True)
-                print(f"    launches: {dict(of_launches.most_common(8))}", flush=True)
+    pairs = chain(before, judged_by_processes(left, chosen.jobs, chosen.results))
+    for number, (one, now) in enumerate(pairs, 1):
+        results[f"{stored[one]}, now {now.result}"] += 1
+        of_launches += now.ends
+        seconds += now.seconds
+        if stored[one] == REJECTED != now.result:
+            lost += 1
+            print(f"lost: {one.module}, line {one.line}: {one.old} -> {one.new}", flush=True)
+        if number == len(mutants) or (number % 10 == 0 and number > len(before)):
+            said = f"{number} of {len(mutants)} mutants, {seconds:.0f} processor seconds"
+            print(f"{said}: {dict(results)}", flush=True)
+            print(f"    launches: {dict(of_launches.most_common(8))}", flush=True)
     return int(lost > 0)
 
 
