@@ -50,7 +50,11 @@ def make(tmp_path):
             script(tmp_path / ".venv/bin" / name, noted)
         said = "exit 1" if cuda is None else f"echo 'Driver: 580  CUDA Version: {cuda}  |'"
         script(tmp_path / "path/nvidia-smi", said)
-        inherited = {name: one for name, one in os.environ.items() if not name.startswith("MAKE")}
+        # `make test ARGS=...` puts its words into the environment, where `make bench` reads them.
+        inherited = {
+            name: one for name, one in os.environ.items()
+            if not name.startswith("MAKE") and name not in ("ARGS", "PYTHON")
+        }  # fmt: skip
         made = subprocess.Popen(
             ["make", "bench", *arguments], cwd=tmp_path, start_new_session=True, text=True,
             env=inherited | {"PATH": f"{tmp_path / 'path'}:{os.environ['PATH']}"},

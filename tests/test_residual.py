@@ -138,6 +138,7 @@ def test_the_output_may_be_the_residual(name: str, engine: Engine) -> None:
     np.testing.assert_array_equal(made, expected_of(SMALL, tensors, residual, False))
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows 8 further get the residual of the lane's first window."""
     right = h01_panels.make_residual

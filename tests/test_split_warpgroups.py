@@ -41,6 +41,7 @@ def test_sums_split_among_blocks(problem: ConvProblem, splits: int, checked: Any
     assert checked(problem, T06_STAGE, tensors, SMALL, splits=splits).ok
 
 
+@pytest.mark.slow
 @RUNS
 def test_sums_that_are_not_finite_and_relu(engine: Engine) -> None:
     """An infinity in one part is the whole sum's; with ReLU minus infinity is zero."""
@@ -72,6 +73,7 @@ def test_a_plan_s_calls_give_the_same_bits(engine: Engine) -> None:
     assert np.array_equal(*found)
 
 
+@pytest.mark.slow
 @RUNS
 def test_calls_for_one_weight_find_the_counts_at_zero(engine: Engine) -> None:
     """Such a plan fills the counts with zeros once; then each last block sets its count back."""

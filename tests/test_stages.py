@@ -259,6 +259,7 @@ def test_tiles_are_parameters(name: str, tile: Tile, problem: ConvProblem, check
     assert result.ok, result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "tile"), runnable(SPLIT_TILES), ids=str)
 def test_slices_that_are_channels_of_one_place(name: str, tile: Tile, checked) -> None:
     problem = many(tile.K_B)

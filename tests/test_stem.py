@@ -91,6 +91,7 @@ def test_tiles(M_B: int, checked) -> None:
     assert result.ok, result
 
 
+@pytest.mark.slow
 @not_in_cudasim
 def test_blocks_that_stay_take_one_tile_after_another(checked) -> None:
     for warpgroups in (1, 3):
