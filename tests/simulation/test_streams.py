@@ -1,4 +1,4 @@
-"""Streams, events, pinned and managed memory: what nothing orders is found."""
+"""Streams, events, pinned, managed and mapped memory: what nothing orders is found."""
 
 from __future__ import annotations
 
@@ -235,6 +235,112 @@ def managed_memory_polled() -> None:
         pass
 
 
+def read_again_until_it_is_written(memory, stream) -> None:
+    """The host polls by several ways, of which some read what it has read before."""
+    for read in (
+        lambda: memory[N - 1],
+        lambda: memory[N - 1 :][0] + memory[0],
+        lambda: memory.max(),
+        lambda: float(np.sum(memory[2:4])),
+    ):
+        memory[:] = 1
+        double[*FULL, stream](memory, memory)
+        old = read()
+        while old == read():
+            pass
+        assert (memory == 2).all()
+
+
+def managed_memory_polled_by_many_ways(one, other) -> None:
+    read_again_until_it_is_written(cuda.managed_array(N), one)
+    read_again_until_it_is_written(cuda.mapped_array(N), other)
+
+
+def polled_and_given_up(one, other) -> None:
+    """The host shows how far the launch is."""
+    shared = cuda.managed_array(N)
+    shared[:] = 1
+    double[*FULL, one](shared, shared)
+    for _ in range(3):
+        float(shared[0])
+    one.synchronize()
+
+
+def read_where_the_launch_does_not_write(one, other) -> None:
+    shared = cuda.mapped_array(2 * N)
+    shared[:] = 1
+    double[*FULL, one](shared[:N], shared[:N])
+    assert shared[N] + shared[N:].sum() + max(shared[N:]) == N + 2
+    one.synchronize()
+    assert shared[0] == 2
+
+
+def read_after_its_event(one, other, event) -> None:
+    shared = cuda.managed_array(N)
+    shared[:] = 1
+    double[*FULL, one](shared, shared)
+    event.record(one)
+    event.synchronize()
+    assert shared.sum() == 2 * N
+
+
+def managed_memory_read_too_early(one, other) -> None:
+    shared, out = cuda.managed_array(N), cuda.device_array(N)
+    shared[:] = 1
+    double[*FULL, one](shared, shared)
+    assert shared[3] + shared[3] == 2  # once at each of two places
+    double[*FULL, one](shared, out)
+
+
+def mapped_memory_summed_too_early(one, other) -> None:
+    shared = cuda.mapped_array(N)
+    shared[:] = 1
+    double[FULL](shared, shared)
+    assert shared[2:].sum() == N - 2
+    cuda.synchronize()
+
+
+def mapped_memory_copied_too_early(one, other) -> None:
+    host = np.ones(N)
+    with cuda.mapped(host) as shared:
+        double[*FULL, one](shared, shared)
+        other.synchronize()
+        assert [*shared] == [1] * N
+
+
+def managed_memory_read_and_never_waited_for(one, other) -> None:
+    shared = cuda.managed_array(N)
+    shared[:] = 1
+    double[*FULL, one](shared, shared)
+    np.zeros(N)[:] = shared + 1
+
+
+def data_read_before_its_flag(one, other) -> None:
+    """Only the flag is polled."""
+    shared = cuda.managed_array(N)
+    shared[:] = 1
+    double[*FULL, one](shared, shared)
+    data = shared[0]
+    while shared[N - 1] != 2:
+        pass
+    assert data == 1
+
+
+def mapped_memory_written_too_early(one, other) -> None:
+    shared, out = cuda.mapped_array(N), cuda.device_array(N)
+    shared[:] = 1
+    double[*FULL, one](shared, out)
+    shared[3] = 2
+    one.synchronize()
+
+
+def pinned_memory_given_to_pinned_memory_too_early(one, other, event, a):
+    pinned, host = cuda.pinned_array(N, np.int64), cuda.pinned_array(N, np.int64)
+    pinned[:] = 0
+    a.copy_to_host(pinned, one)
+    host[:] = pinned
+
+
 def columns_of_one_each(one, other, event, a):
     both = cuda.to_device(np.zeros((N, 2)))
     double[*FULL, one](a, both[:, 0])
@@ -451,6 +557,8 @@ RIGHT = [
     *(atomics_of_both, managed_memory_written_in_time, copies_in_their_order),
     *(made_from_pinned_memory, launch_on_host_memory, number_of_a_device_array, managed_halves),
     *(managed_matrix, managed_memory_polled, columns_of_one_each, to_device_twice),
+    *(managed_memory_polled_by_many_ways, polled_and_given_up, read_after_its_event),
+    read_where_the_launch_does_not_write,
     *(copies_to_memory_that_is_used_again, default_streams_of_both_kinds),
 ]
 WRONG = {
@@ -464,6 +572,18 @@ WRONG = {
     atomics_and_a_store: "double writes b, which count writes in another stream",
     number_in_a_stream: "copy_to_host reads b, which double writes in another stream",
     managed_memory_written_too_early: "the host writes to managed memory while double may use it",
+    mapped_memory_written_too_early: "the host writes to mapped memory while double may use it",
+    **dict.fromkeys(
+        (
+            *(managed_memory_read_too_early, managed_memory_read_and_never_waited_for),
+            data_read_before_its_flag,
+        ),
+        "the host reads managed memory that double may not have written yet",
+    ),
+    **dict.fromkeys(
+        (mapped_memory_summed_too_early, mapped_memory_copied_too_early),
+        "the host reads mapped memory that double may not have written yet",
+    ),
     **dict.fromkeys(
         (
             *(overwritten_before_the_copy, overwritten_after_an_event_of_another_stream),
@@ -478,6 +598,7 @@ WRONG = {
         (
             *(read_before_the_copy, summed_before_the_copy, compared_before_the_copy),
             *(listed_before_the_copy, read_after_a_later_launch_only),
+            pinned_memory_given_to_pinned_memory_too_early,
         ),
         "the host reads pinned memory that copy_to_host may not have filled yet",
     ),
@@ -518,7 +639,7 @@ def test_the_host_sees_what_it_has_waited_for() -> None:
         double[*FULL, stream](a, managed)
         a.copy_to_host(pinned, stream)
         assert (np.asarray(pinned) == -1).all()  # a plain array, which tells nobody that it is read
-        assert (managed == -1).all()
+        assert (np.asarray(managed) == -1).all()
         stream.synchronize()
         assert (pinned == 1).all()
         assert (managed == 2).all()

@@ -19,37 +19,31 @@ from numpy.typing import ArrayLike, DTypeLike
 from convlab.simulation.host.not_simulated import OF_AN_ARRAY, functions
 from convlab.simulation.host.pinned import PinnedArray, PinnedMemory, plain
 from convlab.simulation.host.streams import Streams
+from convlab.simulation.host.watched_arrays import WatchedArray
 from convlab.simulation.memory.host_memory import owner_of
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.numbers.scalars import poison
+from convlab.simulation.rules.finding_words import MANAGED, MAPPED
 from convlab.simulation.rules.findings import NotSimulated
 
-POLLS = 1000  # times that the host reads one managed element until it sees what a launch stores
 _COPY = "a copy to the device"
 ShapeLike = SupportsIndex | Sequence[SupportsIndex]
 Strides = ShapeLike | None
 MemoryOrder = Literal["C", "F"]
 
 
-class UnifiedArray(np.ndarray):
+class UnifiedArray(WatchedArray):
     """A managed or mapped array: memory that the host and kernels share, so that launches do not
-    copy it."""
+    copy it. ``of_memory`` is the memory's name in findings."""
 
     __cuda_ndarray__ = True
     __cuda_array_interface__ = property(lambda self: interface_of(self))
-    # The index that the host has read last, and how often in a row.
-    _polled: tuple[object, int] = None, 0
+    of_memory = MANAGED
 
-    def __getitem__(self, index: Any) -> Any:  # as ndarray's
-        found = super().__getitem__(index)
-        if isinstance(found, np.generic):
-            last, times = self._polled
-            self._polled = index, times + 1 if last == index else 1
-            if times == POLLS:  # the host waits for what a launch stores there
-                numba.cuda.synchronize()
-                return super().__getitem__(index)
-        return found
+    def __array_finalize__(self, source: object) -> None:
+        super().__array_finalize__(source)
+        self.of_memory = getattr(source, "of_memory", MANAGED)
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: object = 0) -> np.ndarray:
         """Wait for all launches, and return a copy in the host's memory."""
@@ -73,17 +67,6 @@ class UnifiedArray(np.ndarray):
 
 for _name, _refusal in functions("array", OF_AN_ARRAY).items():
     setattr(UnifiedArray, _name, _refusal)
-
-
-def unified_array(
-    shape: ShapeLike,
-    dtype: DTypeLike = np.float64,
-    strides: Strides = None,
-    order: MemoryOrder = "C",
-    **options: object,
-) -> UnifiedArray:
-    """Return an array as ``cuda.managed_array`` and ``cuda.mapped_array`` do."""
-    return UnifiedArray(shape, dtype, strides=strides, order=order)
 
 
 def device_array(
@@ -133,14 +116,6 @@ def as_cuda_array(value: object, sync: bool = True) -> FakeCUDAArray:
     return FakeCUDAArray(host)
 
 
-@contextmanager
-def mapped(*arrays: np.ndarray, **options: object) -> Iterator[UnifiedArray | list[UnifiedArray]]:
-    """Inside, kernels and the host share these arrays; at its end the host waits."""
-    seen = [array.view(UnifiedArray) for array in arrays]
-    yield seen[0] if len(seen) == 1 else seen
-    numba.cuda.synchronize()
-
-
 class Copies:
     """The functions of ``numba.cuda`` and the methods of device arrays that copy between host and
     device. They notify the streams."""
@@ -158,6 +133,10 @@ class Copies:
             "device_array": self.device_array,
             "device_array_like": self.device_array_like,
             "to_device": self.to_device,
+            "managed_array": self.managed_array,
+            "mapped": self.mapped,
+            "mapped_array": self.mapped_array,
+            "mapped_array_like": self.mapped_array_like,
             "pinned": self._streams.pinned,
             "pinned_array": self.pinned_array,
             "pinned_array_like": self.pinned_array_like,
@@ -291,6 +270,45 @@ class Copies:
         """Return pinned memory with the shape, type and strides of an array."""
         like = numbas.pinned_array_like(plain(array))
         return self.pinned_array(like.shape, like.dtype, like.strides)
+
+    def managed_array(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike = np.float64,
+        strides: Strides = None,
+        order: MemoryOrder = "C",
+        **options: object,
+    ) -> UnifiedArray:
+        """Return an array as ``cuda.managed_array`` does."""
+        return self._unified(UnifiedArray(shape, dtype, strides=strides, order=order), MANAGED)
+
+    def mapped_array(
+        self,
+        shape: ShapeLike,
+        dtype: DTypeLike = np.float64,
+        strides: Strides = None,
+        order: MemoryOrder = "C",
+        **options: object,
+    ) -> UnifiedArray:
+        """Return an array as ``cuda.mapped_array`` does."""
+        return self._unified(UnifiedArray(shape, dtype, strides=strides, order=order), MAPPED)
+
+    def mapped_array_like(self, array: np.ndarray, **options: object) -> UnifiedArray:
+        """Return mapped memory with the shape and type of an array."""
+        return self.mapped_array(array.shape, array.dtype)
+
+    @contextmanager
+    def mapped(
+        self, *arrays: np.ndarray, **options: object
+    ) -> Iterator[UnifiedArray | list[UnifiedArray]]:
+        """Inside, kernels and the host share these arrays; at its end the host waits."""
+        seen = [self._unified(array.view(UnifiedArray), MAPPED) for array in arrays]
+        yield seen[0] if len(seen) == 1 else seen
+        self._streams.host_waits()
+
+    def _unified(self, made: UnifiedArray, of_memory: str) -> UnifiedArray:
+        made.watcher, made.of_memory = self._streams, of_memory
+        return made
 
     def _note(self, device: np.ndarray, stream: object, source: object, what: str = _COPY) -> None:
         """Note a copy or assignment. The host waits for it if it is in no stream."""

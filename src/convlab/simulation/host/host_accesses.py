@@ -1,10 +1,21 @@
-"""Accesses of the host to pinned and managed memory that copies and launches still use."""
+"""Accesses of the host to pinned, managed and mapped memory that copies and launches still use.
+
+A read of pinned memory is too early if a copy to it may not be over. A host may poll managed or
+mapped memory instead, so there a read alone is not a mistake: a poll goes on until it sees the new
+value. A read is a mistake if the launch changes what was read and the host does not read it again
+at that place before it waits: then the program goes on with the old number here, and with the old
+or the new one on a GPU.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import CodeType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,24 +24,78 @@ from convlab.simulation.host.stream_order import (
     Operation,
     conflict_finding,
     not_over,
+    program_frame,
     program_line,
 )
 from convlab.simulation.memory.host_memory import start_of
 from convlab.simulation.memory.touched import Touched, common
-from convlab.simulation.rules.finding_words import HOST_WRITES, OF_PINNED, STREAM_RACE
+from convlab.simulation.rules.finding_words import HOST_READS, HOST_WRITES, OF_PINNED, STREAM_RACE
 from convlab.simulation.rules.findings import Finding
+
+POLLS = 1000  # times that the host reads the same at one place until it sees what a launch stores
+
+
+class SharedMemory(NamedTuple):
+    """Managed or mapped memory as a kernel finds it. ``of_memory`` is its name in findings."""
+
+    memory: np.ndarray
+    before: np.ndarray
+    of_memory: str
+
+
+class _Place(NamedTuple):
+    """The instruction of the program at which the host reads, and its line."""
+
+    code: CodeType
+    instruction: int
+    line: int
 
 
 @dataclass(eq=False)
 class _Filling:
-    """Host memory that holds new values once an operation is over."""
+    """Host memory that holds new values once an operation is over. ``of_memory`` is its name in
+    findings."""
 
     operation: Operation
     target: np.ndarray
     values: np.ndarray
     before: np.ndarray  # the contents when the operation began
-    is_managed: bool = False
+    of_memory: str = OF_PINNED
     is_reported: bool = False  # that the host has read it too early
+    # How often the host has read what changes, by its address and the place.
+    reads: dict[int, Counter[_Place]] = field(default_factory=lambda: defaultdict(Counter))
+
+    @property
+    def is_managed(self) -> bool:
+        """True if kernels share the memory with the host."""
+        return self.of_memory != OF_PINNED
+
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """The addresses of the bytes that the operation changes, in order."""
+        differ = _bytes(self.values).ravel() != _bytes(self.before).ravel()
+        return start_of(self.target) + np.flatnonzero(differ)
+
+    def changes(self, memory: np.ndarray) -> bool:
+        """Return whether the operation changes what the host reads there now. It does not where the
+        host has written meanwhile, which is a mistake of its own."""
+        read = Touched()
+        read.whole(memory, writes=False)
+        if (address := common(read.reads, [self.changed])) is None:
+            return False
+        at = address - start_of(self.target)
+        return bool(_bytes(self.target).ravel()[at] == _bytes(self.before).ravel()[at])
+
+    def read_early(self) -> _Place | None:
+        """Return where the host has read what changes and has not polled it; None without such a
+        place."""
+        places = (
+            place
+            for by_place in self.reads.values()
+            if max(by_place.values()) == 1  # else it may give up a poll, or show a progress
+            for place in by_place
+        )
+        return next(places, None)
 
     @property
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
@@ -73,12 +138,10 @@ class HostAccesses:
         """Note that a copy fills pinned memory with these values until it is over."""
         self._filling.append(_Filling(operation, target, values.copy(), target.copy("K")))
 
-    def hide(self, operation: Operation, seen: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    def hide(self, operation: Operation, seen: list[SharedMemory]) -> None:
         """Hide a kernel's stores to managed arrays from the host until it has waited for them."""
-        for array, before in seen:
-            self._filling.append(
-                _Filling(operation, array, array.copy("K"), before, is_managed=True)
-            )
+        for array, before, of_memory in seen:
+            self._filling.append(_Filling(operation, array, array.copy("K"), before, of_memory))
             array[...] = before
 
     def reads(self, operation: Operation, host: np.ndarray) -> None:
@@ -99,16 +162,24 @@ class HostAccesses:
         waiting = not_over([one.operation for one in self._filling], clock)
         self._arrive(one for one in self._filling if one.operation not in waiting)
 
-    def host_reads(self, memory: np.ndarray) -> None:
+    def host_reads(self, memory: np.ndarray) -> bool:
         """Report that the host reads pinned memory before it has waited for a copy to it. A program
-        that reads it again gets the copied values, so that no program polls for ever."""
+        that reads it again gets the copied values, so that no program polls for ever. Reads of
+        managed and mapped memory are noted. Return whether the host polls and waits by that."""
         early = [one for one in self._filling if _share(one.target, memory)]
         self._arrive([one for one in early if one.is_reported])
         for one in early:
             if not one.is_reported and not one.is_managed:
                 one.is_reported = True
-                what = f"the host reads {OF_PINNED} that copy_to_host may not have filled yet"
+                what = f"{HOST_READS} {OF_PINNED} that copy_to_host may not have filled yet"
                 self._find_of_host(one.operation, f"{what}: it has not waited for that copy")
+        frame = program_frame()
+        place = _Place(frame.f_code, frame.f_lasti, frame.f_lineno)
+        changing = [one for one in early if one.is_managed and one.changes(memory)]
+        counts = [one.reads[start_of(memory)] for one in changing]
+        for count in counts:
+            count[place] += 1
+        return any(count[place] >= POLLS for count in counts)
 
     def device_reads(self, host: np.ndarray) -> None:
         """Let values arrive that earlier operations have stored in memory that the next one
@@ -135,6 +206,10 @@ class HostAccesses:
         file, line = program_line()
         if file == contextlib.__file__:  # the program is over
             file, line = operation.file, operation.line
+        self._find(operation, file, line, what)
+
+    def _find(self, operation: Operation, file: str, line: int, what: str) -> None:
+        """Report what the host does in a line of the program to the operation's memory."""
         self._on_finding(
             Finding(STREAM_RACE, operation.what, file, line, what, operation.line, operation.file)
         )
@@ -162,10 +237,18 @@ class HostAccesses:
         done = one.operation.touched
         touched = done.reads + done.writes + done.updates
         np.copyto(target, values, where=values != before)
+        not_waited = "it has not waited for that launch"
+        if (early := one.read_early()) is not None:
+            what = (
+                f"{HOST_READS} {one.of_memory} that {one.operation.what} may not have written yet"
+            )
+            file, line = early.code.co_filename, early.line
+            self._find(one.operation, file, line, f"{what}: {not_waited}")
         if common([start_of(one.target) + by_host], touched) is not None:
-            what = f"{HOST_WRITES} managed memory while {one.operation.what} may use it: it"
-            what += " has not waited for that launch"
-            self._on_finding(conflict_finding(one.operation, one.operation, what))
+            what = f"{HOST_WRITES} {one.of_memory} while {one.operation.what} may use it"
+            self._on_finding(
+                conflict_finding(one.operation, one.operation, f"{what}: {not_waited}")
+            )
 
 
 def _layout(host: np.ndarray) -> tuple[int, tuple[int, ...], tuple[int, ...], np.dtype]:

@@ -40,8 +40,6 @@ from convlab.simulation.host.device_arrays import (
     UnifiedArray,
     as_cuda_array,
     is_cuda_array,
-    mapped,
-    unified_array,
 )
 from convlab.simulation.host.not_simulated import (
     CLASSES,
@@ -312,9 +310,6 @@ def _names(streams: Streams) -> dict[str, Any]:
         **{"stream": streams.stream, "synchronize": streams.host_waits, "default_stream": default},
         "legacy_default_stream": default,
         "per_thread_default_stream": streams.per_thread_stream,
-        "mapped": mapped,
-        **{"managed_array": unified_array, "mapped_array": unified_array},
-        "mapped_array_like": lambda array, **options: unified_array(array.shape, array.dtype),
         **{"is_cuda_array": is_cuda_array, "as_cuda_array": as_cuda_array},
         "profiling": nullcontext,
         **{"profile_start": lambda: None, "profile_stop": lambda: None},

@@ -20,6 +20,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel, FakeOverload
 from convlab.simulation.compiled.engine_choice import Watch, may_compile, run_launch
 from convlab.simulation.compiled.launch_facts import LaunchFacts
 from convlab.simulation.host.cupy_stand_in import cupy_stand_in
+from convlab.simulation.host.host_accesses import SharedMemory
 from convlab.simulation.host.host_api import host_api
 from convlab.simulation.host.launch_arguments import LaunchArguments, managed_memory
 from convlab.simulation.host.launch_configuration import (
@@ -303,7 +304,7 @@ class SimulatedProgram:
         self,
         launch: ConfiguredKernel,
         arguments: tuple[object, ...],
-        managed: list[tuple[np.ndarray, np.ndarray]],
+        managed: list[SharedMemory],
         hosts: list[np.ndarray],
     ) -> None:
         if self.on_launch is not None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from convlab.simulation.memory.touched import Touched, common
 from convlab.simulation.rules.finding_words import STREAM_RACE
@@ -126,9 +127,15 @@ def _merged(*clocks: Clock) -> Clock:
     return merged
 
 
-def program_line() -> tuple[str, int]:
-    """Return the file and line of the program that runs now, outside of convlab and Numba."""
+def program_frame() -> FrameType:
+    """Return the frame of the program that runs now, outside of convlab and Numba."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
+    return frame
+
+
+def program_line() -> tuple[str, int]:
+    """Return the file and line of the program that runs now, outside of convlab and Numba."""
+    frame = program_frame()
     return frame.f_code.co_filename, frame.f_lineno

@@ -6,7 +6,7 @@ stream, which waits for all other streams as they wait for it. The host knows th
 over once the host has synchronised. If nothing orders two operations, and one writes bytes that the
 other touches, that is a finding (``stream_order``). The host sees what is copied to pinned memory,
 or stored in managed memory, only after it has waited for that copy or launch. It is a finding too
-if the host reads pinned memory before that, or writes to it while a copy may still read or fill it
+if the host reads such memory before that, or writes to it while an operation may still use it
 (``host_accesses``).
 """
 
@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from convlab.simulation.host.host_accesses import HostAccesses
+from convlab.simulation.host.host_accesses import HostAccesses, SharedMemory
 from convlab.simulation.host.pinned import PinnedMemory
 from convlab.simulation.host.stream_order import DEFAULT, Clock, Operation, StreamOrder
 from convlab.simulation.memory.host_memory import owner_of
@@ -206,10 +206,11 @@ class Streams:
                 self._host.reads(operation, host)
 
     def host_reads(self, memory: np.ndarray) -> None:
-        """Report that the host reads pinned memory too early, if it does."""
+        """Report that the host reads memory too early, if it does. A poll ends by waiting."""
         if self._host.has_any:
             with self.lock:
-                self._host.host_reads(memory)
+                if self._host.host_reads(memory):
+                    self.host_waits()
 
     def host_wrote(self, memory: np.ndarray) -> None:
         """Report that the host writes to pinned memory too early, if it does."""
@@ -222,13 +223,13 @@ class Streams:
         with self.lock:
             self._host.device_reads(host)
 
-    def device_sees(self, arrays: Iterable[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return managed arrays as the next kernel finds them, each with a copy."""
-        shared = [array for array in arrays if array.flags.writeable]
-        for array in shared:
+    def device_sees(self, arrays: Iterable[tuple[np.ndarray, str]]) -> list[SharedMemory]:
+        """Return managed and mapped memory, each with its name, as the next kernel finds it."""
+        shared = [(array, of_memory) for array, of_memory in arrays if array.flags.writeable]
+        for array, _ in shared:
             self.device_reads(array)
-        return [(array, array.copy("K")) for array in shared]
+        return [SharedMemory(array, array.copy("K"), of_memory) for array, of_memory in shared]
 
-    def hide(self, operation: Operation, seen: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    def hide(self, operation: Operation, seen: list[SharedMemory]) -> None:
         """Hide a kernel's stores to managed arrays from the host until it has waited for them."""
         self._host.hide(operation, seen)

@@ -26,6 +26,7 @@ from convlab.simulation.rules.finding_words import (
     FROM_OLD_VALUE,
     GIVES_UP,
     GOES_ON,
+    HOST_READS,
     HOST_WRITES,
     IMPOSSIBLE,
     IN_A_BRANCH,
@@ -241,6 +242,8 @@ REMEDIES = {
         OF_PINNED: "Wait for the copy before the host touches the memory: by "
         "stream.synchronize(), or by an event that is recorded after the copy.",
         HOST_WRITES: "Call cuda.synchronize() before the host touches the array.",
+        HOST_READS: "Wait for the launch before the host reads the array: by "
+        "stream.synchronize(), or by an event that is recorded after the launch.",
         USUAL: "Let the second stream wait for an event that is recorded after the first "
         "operation, or synchronise between the two.",
     },
