@@ -29,7 +29,7 @@ from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.runtime import callable_from_python
 from convlab.simulation.compiled.stacks import Stacks
 from convlab.simulation.compiled.suspects import ROW, ROWS, Suspect, suspects_in
-from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
+from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.launch_checks import BLOCK_BYTES
 from convlab.simulation.threads.block_memory import STATIC_BYTES
 
@@ -162,8 +162,8 @@ class CompiledLaunch:
         LAUNCH[words.SUSPECT_TABLE] = self._table.ctypes.data
         LAUNCH[words.STEPS_LEFT] = NO_LIMIT if self._steps is None else self._steps
         records = self._stacks.records
-        for number in range(len(records)):
-            x, y, z = coordinates_of(number, self._block)
-            records[number, words.THREAD_X : words.THREAD_Z + 1] = x, y, z
-            records[number, words.LANE] = number % 32
-            records[number, words.LOCAL] = self._local[number].ctypes.data
+        numbers = np.arange(len(records))
+        z, y, x = np.unravel_index(numbers, self._block[::-1])
+        records[:, words.THREAD_X : words.THREAD_Z + 1] = np.stack([x, y, z], axis=1)
+        records[:, words.LANE] = numbers % 32
+        records[:, words.LOCAL] = self._local.ctypes.data + numbers * self._local.strides[0]

@@ -8,10 +8,11 @@ word for it.
 
 from __future__ import annotations
 
+import mmap
 import platform
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -120,12 +121,22 @@ def machine_code() -> llvm.ExecutionEngine:
     return engine
 
 
+@lru_cache(maxsize=1)  # to touch the memory for the first time may take longer than a launch
+def _memory(threads: int) -> np.ndarray:
+    """Return the memory of the stacks. Only one launch runs at a time, so the next one uses it
+    again. It has small pages: of each stack, a few kilobytes are used."""
+    memory = mmap.mmap(-1, threads * STACK_BYTES)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.int64).reshape(threads, STACK_BYTES // 8)
+
+
 class Stacks:
     """The stacks of a block's threads, used again for every block. ``records`` are the threads'."""
 
     def __init__(self, threads: int) -> None:
         self.begin = machine_code().get_function_address(BEGIN)
-        self.memory = np.empty((threads, STACK_BYTES // 8), np.int64)
+        self.memory = _memory(threads)
         self.memory[:, 0] = GUARD
         self.records = np.zeros((threads, RECORD), np.int64)
 
