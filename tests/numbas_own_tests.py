@@ -9,7 +9,7 @@ beside Numba is installed in a temporary folder.
 
 ``--engines`` runs all of them twice on the strict simulator instead: with each launch on the engine
 that explains, and with each that can be compiled as machine code. Prints which tests end
-differently, and why launches are not compiled.
+differently, and why kernels are not compiled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ report = handed_over.__enter__()
 # Python runs this before it, to force an engine for each launch.
 FORCED = """
 from convlab.simulation.compiled import engine_choice
-engine_choice.LONG_SECONDS = {seconds}
+engine_choice.limits = engine_choice.Limits.all_at({seconds})
 reasons = []
 engine_choice.say = reasons.append
 """

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from weakref import WeakKeyDictionary
 
 import numba.extending
 import numpy as np
@@ -32,12 +33,20 @@ from numba.cuda.extending import overload
 
 import convlab
 import convlab.device
-from convlab.simulation.compiled import code_cache, compiled_run, engine_choice, kernels
+from convlab.simulation.compiled import (
+    code_cache,
+    compiled_run,
+    engine_choice,
+    kernel_history,
+    kernel_variants,
+    kernels,
+)
+from convlab.simulation.compiled.engine_choice import Limits
 from convlab.simulation.compiled.kernel_text import KernelText
 from convlab.simulation.compiled.kernels import COMPILER_FAULT
 from convlab.simulation.compiled.refused import NeedsGreenlets
 
-ALWAYS, NEVER = 0.0, float("inf")
+ALWAYS, NEVER = Limits.all_at(0.0), Limits.all_at(float("inf"))
 QUICK = "right", "wrong", "textbook", "typed", "atomic_pairs"
 REST = "retries", "schedules", "data_types", "messages", "documentation", "traced", "tensor_cores"
 ALL = os.environ.get("CONVLAB_ENGINES") == "all"
@@ -81,7 +90,8 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(compiled_run.CompiledRun, "run", tried)
     monkeypatch.setattr(engine_choice, "say", lambda line: None)
-    monkeypatch.setattr(engine_choice, "LONG_SECONDS", ALWAYS)
+    monkeypatch.setattr(engine_choice, "limits", ALWAYS)
+    monkeypatch.setattr(kernel_history, "_histories", WeakKeyDictionary())
     return noted
 
 
@@ -109,7 +119,7 @@ def compare(
         convlab.simulate(kernel, grid, block, *arguments, shared_bytes=shared_bytes)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_choice, "LONG_SECONDS", NEVER)
+        patch.setattr(engine_choice, "limits", NEVER)
         usual = outcome(launch, make())
     compiled = outcome(launch, make())
     assert compiled[:2] == usual[:2]
@@ -552,24 +562,6 @@ def test_wrong_kernels_are_found_by_machine_code(launch, ends):
     assert ends == ["found"]
 
 
-def test_only_a_launch_that_takes_long_is_compiled(ends, monkeypatch):
-    arguments = [ramp(150), ramp(150), np.zeros(150, F)]
-    monkeypatch.setattr(engine_choice, "LONG_SECONDS", 1.0)
-    convlab.simulate(add, 3, THREADS, *arguments)
-    assert ends == []
-
-
-def test_the_time_before_the_first_block_does_not_count(monkeypatch):
-    seconds = iter([9.0, 9.0, 9.4, 10.2])
-    monkeypatch.setattr(engine_choice, "process_time", lambda: next(seconds))
-    monkeypatch.setattr(engine_choice, "LONG_SECONDS", 2.0)
-    watch = engine_choice.Watch(lambda kernel, number, blocks: None)
-    watch("f", 0, 4)
-    watch("f", 1, 4)
-    with pytest.raises(engine_choice._TakesLong):
-        watch("f", 2, 4)
-
-
 def test_the_report_says_which_launches_were_compiled(ends):
     with convlab.simulator() as report:
         add[3, THREADS](ramp(150), ramp(150), np.zeros(150, F))
@@ -857,7 +849,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[li
 
     monkeypatch.setattr(kernels, "_compiled", noted)
     yield names
-    compiled_run._known.clear()
+    kernel_variants._known.clear()
 
 
 def test_machine_code_stays_on_disk(ends, compilations):
@@ -866,7 +858,7 @@ def test_machine_code_stays_on_disk(ends, compilations):
         arrays = [ramp(64), np.zeros(64, F)]
         assert compare(kernel, 2, 32, lambda arrays=arrays: [one.copy() for one in arrays]) == ""
     for _ in range(2):
-        compiled_run._known.clear()
+        kernel_variants._known.clear()
         assert compare(first_come, 1, 1, lambda: [np.zeros(1, np.int32) for _ in "12"]) == ""
         assert compare(*WRONG["out of bounds"][:4])
     assert [name[:6] for name in compilations] == [*["scaled"] * 3, "first_", "add_1"]

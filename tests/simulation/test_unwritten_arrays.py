@@ -18,7 +18,7 @@ ALWAYS, NEVER = 0.0, float("inf")
 
 @pytest.fixture(params=[NEVER, ALWAYS], ids=["explains", "compiled"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(engine_choice, "LONG_SECONDS", request.param)
+    monkeypatch.setattr(engine_choice, "limits", engine_choice.Limits.all_at(request.param))
     monkeypatch.setattr(engine_choice, "say", lambda line: None)
     seconds: float = request.param
     return seconds

@@ -80,7 +80,7 @@ def judged(mutant: Generated) -> Judged:
     begin = process_time()
     with (
         patch.object(Simulator, "launch", _launch),
-        patch.object(engine_choice, "LONG_SECONDS", 0.0),
+        patch.object(engine_choice, "limits", engine_choice.Limits.all_at(0.0)),
         patch.object(engine_choice, "say", lambda line: None),
         patch.object(compiled_run.CompiledRun, "run", _noted),
     ):

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from threading import Lock
-from weakref import WeakKeyDictionary
 
 import numpy as np
-from numba.core import types
 
-from convlab.simulation.compiled.kernels import KernelMachineCode, compile_kernel
+from convlab.simulation.compiled.kernel_variants import KernelVariant
 from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
 from convlab.simulation.compiled.launches import CompiledLaunch, Result
 from convlab.simulation.compiled.memory import ArgumentWords
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.suspects import ENDLESS, TWO_NAMES
-from convlab.simulation.language.compilations import NumbaKernel
-from convlab.simulation.language.compiled_values import Values, values_of
 from convlab.simulation.launch.running_blocks import OnBlock
-from convlab.simulation.launch.translation import argument_types
 from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.launch_checks import argument_names, with_arrays
@@ -86,9 +81,10 @@ class CompiledRun:
         """Run the launch once as machine code, from the arrays as they were."""
         self._before.restore(self._hosts)
         facts = self._facts
+        variant = KernelVariant(facts)
         given = [with_arrays(one) for one in facts.arguments]
         self._arguments = ArgumentWords(given, facts.unwritten)
-        self._kernel = _machine_code(facts, self._arguments.types)
+        self._kernel = variant.machine_code()
         name = self._kernel.name
         launch = CompiledLaunch(
             kernel=self._kernel,
@@ -137,26 +133,22 @@ class CompiledRun:
             raise
 
 
+def has_machine_code(facts: LaunchFacts) -> bool:
+    """Return whether the machine code for a launch is in memory or on disk."""
+    try:
+        with _one_at_a_time:
+            return KernelVariant(facts).is_there()
+    except NeedsGreenlets:
+        return False
+
+
+def refusal(facts: LaunchFacts) -> str:
+    """Return why a launch cannot run as machine code, as far as its kernel and the types of its
+    arguments tell; else an empty text."""
+    try:
+        return KernelVariant(facts).refusal()
+    except NeedsGreenlets as why:
+        return str(why)
+
+
 _one_at_a_time = Lock()  # because the words of a launch lie at one address
-# Kernels that have been compiled, or why not, by the types of their arguments. A kernel's values
-# from outside are those that it was first compiled with.
-_Known = dict[tuple[types.Type, ...], tuple[Values, KernelMachineCode | str]]
-_known: WeakKeyDictionary[NumbaKernel, _Known] = WeakKeyDictionary()
-
-
-def _machine_code(facts: LaunchFacts, kinds: tuple[types.Type, ...]) -> KernelMachineCode:
-    """Return the machine code of a kernel, compiled at its first launch with these types."""
-    gpu_types, _ = argument_types(facts.arguments, getattr(facts.kernel, "declared", None) or [])
-    values = values_of(facts.kernel, gpu_types)
-    known = _known.setdefault(facts.kernel, {})
-    found = known.get(kinds)
-    if found is None or found[0] is not values:
-        made: KernelMachineCode | str
-        try:
-            made = compile_kernel(facts.kernel.py_func, kinds, gpu_types, values)
-        except NeedsGreenlets as why:
-            made = str(why)
-        found = known[kinds] = values, made
-    if isinstance(found[1], str):
-        raise NeedsGreenlets(found[1])
-    return found[1]

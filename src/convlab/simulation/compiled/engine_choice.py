@@ -1,25 +1,27 @@
 """Chooses the engine of a launch, and joins what both find.
 
 A launch begins on the engine that explains (:mod:`convlab.simulation.launch`). If the time of its
-first blocks says that it will take long, it begins anew as machine code. Blocks that are suspect
-there run again on the first engine, which writes the findings; if it finds nothing in them, it runs
-the whole launch.
+first blocks says that machine code is worth its cost, it begins anew as machine code. Blocks that
+are suspect there run again on the first engine, which writes the findings; if it finds nothing in
+them, it runs the whole launch.
 """
 
 from __future__ import annotations
 
 from time import process_time
+from typing import NamedTuple
 
+from convlab.simulation.compiled.kernel_history import KernelHistory, history_of
 from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.launch import SimulatedLaunch
 from convlab.simulation.launch.running_blocks import OnBlock
+from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.launch_checks import hosts_in, with_arrays
 from convlab.simulation.rules.orders import run_in_orders
 from convlab.simulation.rules.outcomes import Outcome
 from convlab.support.progress import say
 
-LONG_SECONDS = 2.0  # a launch that will take longer on the first engine is compiled
 _ORDERS = "only the first engine tries the orders of threads that matter to it"
 _LIBRARY = "a library that has not been written for machine code"
 # Names in kernels that are not compiled, and why.
@@ -31,36 +33,77 @@ NOT_COMPILED = {
 }
 
 
+class Limits(NamedTuple):
+    """A launch that is predicted to take so many seconds on the first engine runs as machine code.
+    The seconds are the processor's for this process, because the machine may have other work."""
+
+    # The launch alone. Compiling takes about a second.
+    alone: float = 2.0
+    # The launch and those of the kernel before it. What takes less than three seconds in all is
+    # never slowed down by compiling.
+    together: float = 3.0
+    # The same, if the machine code is on disk. The first look there takes 0.05 seconds, because it
+    # imports Numba's compiler for CPUs. If machine code is there, loading takes another 0.1.
+    on_disk: float = 0.5
+    # The launch alone, if the machine code is in memory. Then a launch as machine code needs 2 to 5
+    # milliseconds beside its threads' work. Shorter launches never begin anew.
+    in_memory: float = 0.02
+
+    @classmethod
+    def all_at(cls, seconds: float) -> Limits:
+        """Return the same limit for all: 0 for machine code always, infinity for never."""
+        return cls(*[seconds] * len(cls._fields))
+
+
+limits = Limits()
+COPIES = 3  # of a launch's arrays that machine code makes, and the first engine does not
+
+
 class _TakesLong(BaseException):
     """Ends a launch on the first engine. No ``except`` of a kernel or a rule catches it."""
 
 
 def run_launch(
-    facts: LaunchFacts, made: MakeLaunch, first: SimulatedLaunch, on_block: OnBlock
+    facts: LaunchFacts, made: MakeLaunch, first: SimulatedLaunch, watch: Watch
 ) -> tuple[SimulatedLaunch, bool]:
-    """Run a launch, whose first run on the first engine is ``first``; it was made with a
-    :class:`Watch`. Return the launch that has the notes, and whether machine code was enough.
-    Raises ``SimulationError`` if something is found."""
+    """Run a launch, whose first run on the first engine is ``first``; ``watch`` hears of that.
+    Return the launch that has the notes, and whether machine code was enough. Raises
+    ``SimulationError`` if something is found."""
     hosts = [host for one in facts.arguments for host in hosts_in(with_arrays(one))]
     hosts = [host for host in hosts if host.flags.writeable]
+    begin = process_time()
     before = Outcome.unnamed(hosts)
+    copying = process_time() - begin
+    assert first.translation.types is not None  # by may_compile
+    history = history_of(facts.kernel, first.translation.types)
+    watch.choice = EngineChoice(facts, history, in_memory=limits.in_memory + COPIES * copying)
     try:
         run_in_orders(first, made)
+        history.seconds += watch.seconds()
         return first, False
     except _TakesLong:
+        watch.choice = None
         before.restore(hosts)
         if facts.touched is not None:
             facts.touched.clear()
     # Only launches that take long pay for the import of Numba's compiler for CPUs.
     from convlab.simulation.compiled.compiled_run import CompiledRun
 
+    history.seconds = 0.0
     try:
-        CompiledRun(facts, made, on_block, hosts, before).run()
+        CompiledRun(facts, made, watch.on_block, hosts, before).run()
+        history.ran_compiled = True
         return first, True
+    except SimulationError:
+        history.failed = True
+        raise
     except NeedsGreenlets as why:
-        say(f"{first.kernel} takes long, and is not compiled: {why}")
+        history.failed = True
+        if not history.told:
+            history.told = True
+            say(f"{first.kernel} takes long, and is not compiled: {why}")
         before.restore(hosts)
-        again = made(on_block=on_block, touched=facts.touched)
+        again = made(on_block=watch.on_block, touched=facts.touched)
         run_in_orders(again, made)
         return again, False
 
@@ -77,24 +120,84 @@ def may_compile(launch: SimulatedLaunch) -> bool:
     )
 
 
+class EngineChoice:
+    """Says whether machine code is worth its cost for a launch: not if the launch takes fewer
+    seconds than ``in_memory``."""
+
+    def __init__(self, facts: LaunchFacts, history: KernelHistory, in_memory: float) -> None:
+        self._facts, self._history, self._in_memory = facts, history, in_memory
+        # Fewer seconds than these need no further thought.
+        self.least = limits.alone if history.failed else min(limits.alone, in_memory)
+
+    def prefers_machine_code(self, expected: float) -> bool:
+        """Return whether a launch that is expected to take so many seconds on the first engine
+        shall begin anew as machine code."""
+        history = self._history
+        if expected >= limits.alone:
+            if history.failed and self._is_refused():
+                self.least = float("inf")
+                return False
+            return True
+        if history.failed or expected < self._in_memory:
+            return False
+        together = history.seconds + expected
+        if together >= limits.together:
+            return True
+        if history.ran_compiled or together >= limits.on_disk:
+            if self._is_there():
+                return True
+            self.least = min(limits.alone, limits.together - history.seconds)
+        return False
+
+    def _is_refused(self) -> bool:
+        from convlab.simulation.compiled.compiled_run import refusal
+
+        return bool(refusal(self._facts))
+
+    def _is_there(self) -> bool:
+        from convlab.simulation.compiled.compiled_run import has_machine_code
+
+        return has_machine_code(self._facts)
+
+
 class Watch:
-    """Hears of each block and barrier of a launch, and ends the launch if it will take long: so
-    many seconds of this process, because the machine may have other work. They count from the first
-    block on: a kernel with many device functions is typed for longer than it runs."""
+    """Hears of each block and barrier of a launch, and ends the launch if its ``choice`` prefers
+    machine code. Seconds count from the first block on: a kernel with many device functions is
+    typed for longer than it runs."""
 
     def __init__(self, on_block: OnBlock) -> None:
-        self._on_block = on_block
+        self.on_block = on_block
+        self.choice: EngineChoice | None = None
         self._begin: float | None = None
-        self.is_on = True
+        self._block = 0  # the number of the last that has begun; those before it may still wait
+        self._before = 0.0  # seconds before it
+        self._slowest = 0.0  # seconds of a block
 
     def __call__(self, kernel: str, number: int, blocks: int) -> None:
         """Hear that a block begins, or that it has come to a barrier."""
-        self._on_block(kernel, number, blocks)
-        if not self.is_on:
+        self.on_block(kernel, number, blocks)
+        if self.choice is None:
             return
         if self._begin is None:
             self._begin = process_time()
-        spent = process_time() - self._begin
-        expected = spent * blocks / number if number else spent
-        if expected >= LONG_SECONDS:
-            raise _TakesLong
+        expected = self._expected(number, blocks)
+        if expected >= self.choice.least:
+            asked = process_time()
+            if self.choice.prefers_machine_code(expected):
+                raise _TakesLong
+            self._begin += process_time() - asked  # the look on disk is no part of the launch
+
+    def seconds(self) -> float:
+        """Return the seconds since the first block began."""
+        return 0.0 if self._begin is None else process_time() - self._begin
+
+    def _expected(self, number: int, blocks: int) -> float:
+        """Return the seconds that the launch is expected to take. The slowest block does not count:
+        Python may have collected garbage there, which takes longer than many a launch."""
+        spent = self.seconds()
+        if number > self._block:
+            self._slowest = max(self._slowest, spent - self._before)
+            self._block, self._before = number, spent
+        if self._block < 2:
+            return spent
+        return max(spent, (spent - self._slowest) * blocks / (self._block - 1))

@@ -21,7 +21,7 @@ from convlab.simulation.compiled.context import ARGUMENTS, load_word
 from convlab.simulation.compiled.functions import Functions, native
 from convlab.simulation.compiled.instrumentation import CodeSites, in_work
 from convlab.simulation.compiled.refused import NeedsGreenlets
-from convlab.simulation.compiled.stacks import machine_code
+from convlab.simulation.compiled.stacks import check_machine, machine_code
 from convlab.simulation.compiled.target_overloads import overloads_of_all_targets
 from convlab.simulation.language.compiled_values import Values
 from convlab.simulation.language.numbas_types import typed_function
@@ -112,16 +112,13 @@ def compile_kernel(
     machine_code()  # of the switch, then of the rules, to which kernels refer by their symbols
     runtime.load()
     functions = Functions(function, values)
-    text = functions.text
-    text.add("types", *map(str, kinds), *map(str, gpu_types))
-    key = code_cache.key_of(str(text)) if text.whole else None
+    key = _key_of(functions, kinds, gpu_types)
     stored = None if key is None else code_cache.stored(key)
     if stored is None:
         stored = _compiled(function, functions, kinds, gpu_types)
         if key is not None:
             code_cache.store(key, stored)
-    if (why := stored.facts.get(REFUSED)) is not None:
-        raise NeedsGreenlets(str(why))
+    _check_not_refused(stored)
     (code,) = stored.codes
     entry = code_cache.loaded(code)
     return KernelMachineCode(
@@ -132,6 +129,32 @@ def compile_kernel(
         ordered=bool(stored.facts[ORDERED]),
         kept_alive=entry.engine,
     )
+
+
+def is_kept(
+    function: FunctionType, kinds: tuple[types.Type, ...], gpu_types: Types, values: Values
+) -> bool:
+    """Return whether :func:`compile_kernel` would find all on disk, and not compile. Raises
+    :class:`NeedsGreenlets` if the kernel is known to be refused."""
+    check_machine()
+    key = _key_of(Functions(function, values), kinds, gpu_types)
+    stored = None if key is None else code_cache.stored(key)
+    if stored is None:
+        return False
+    _check_not_refused(stored)
+    return runtime.is_kept()
+
+
+def _key_of(functions: Functions, kinds: tuple[types.Type, ...], gpu_types: Types) -> str | None:
+    """Return the key of a kernel's machine code on disk; None if it is not kept there."""
+    text = functions.text
+    text.add("types", *map(str, kinds), *map(str, gpu_types))
+    return code_cache.key_of(str(text)) if text.whole else None
+
+
+def _check_not_refused(stored: Stored) -> None:
+    if (why := stored.facts.get(REFUSED)) is not None:
+        raise NeedsGreenlets(str(why))
 
 
 def _compiled(

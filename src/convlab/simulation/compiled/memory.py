@@ -27,7 +27,8 @@ NUMBERS = "fiubc"  # kinds of dtypes whose elements are plain numbers
 
 
 class ArgumentWords:
-    """The arguments of a launch: their types, the words that hold them, and their shadow memory."""
+    """The arguments of a launch, of types that are known here: the words that hold them, and their
+    shadow memory."""
 
     def __init__(self, arguments: Sequence[object], unwritten: UnwrittenArrays | None) -> None:
         self._arguments = arguments
@@ -37,7 +38,6 @@ class ArgumentWords:
         for low, mask in self._masks.items():
             for shadow in self._shadows:
                 shadow.set_unwritten(low, mask)
-        self.types = tuple(self._type(one) for one in arguments)
         words = [word for one in arguments for word in self._words(one)]
         self.words = np.array(words, np.int64)
 
@@ -56,23 +56,6 @@ class ArgumentWords:
                 shadow.clear_written(low, mask, or_read)
         return self._masks
 
-    def _type(self, argument: object) -> types.Type:
-        """Return the type of an argument. Raises :class:`NeedsGreenlets` for one that is
-        not known."""
-        if isinstance(argument, tuple):
-            return types.BaseTuple.from_types([self._type(one) for one in argument], type(argument))
-        if isinstance(argument, np.ndarray):
-            return _array_type(argument)
-        if isinstance(argument, bool | np.bool_):
-            return types.boolean
-        if isinstance(argument, int):
-            return types.int64 if argument < 2**63 else types.uint64
-        if isinstance(argument, float):
-            return types.float64
-        if isinstance(argument, np.number) and argument.dtype.kind in "iuf":
-            return from_dtype(argument.dtype)  # type: ignore[arg-type]
-        raise NeedsGreenlets(f"an argument of type {type(argument).__name__}")
-
     def _words(self, argument: object) -> list[int]:
         """Return the words of an argument, in the order in which a kernel reads them."""
         if isinstance(argument, tuple):
@@ -84,6 +67,24 @@ class ArgumentWords:
             return [int(np.float64(argument).view(np.int64))]
         assert isinstance(argument, int | np.integer | np.bool_)
         return [int(np.array(int(argument) & (2**64 - 1), np.uint64).view(np.int64))]
+
+
+def type_of(argument: object) -> types.Type:
+    """Return the type of an argument for machine code. Raises :class:`NeedsGreenlets` for one that
+    is not known."""
+    if isinstance(argument, tuple):
+        return types.BaseTuple.from_types([type_of(one) for one in argument], type(argument))
+    if isinstance(argument, np.ndarray):
+        return _array_type(argument)
+    if isinstance(argument, bool | np.bool_):
+        return types.boolean
+    if isinstance(argument, int):
+        return types.int64 if argument < 2**63 else types.uint64
+    if isinstance(argument, float):
+        return types.float64
+    if isinstance(argument, np.number) and argument.dtype.kind in "iuf":
+        return from_dtype(argument.dtype)  # type: ignore[arg-type]
+    raise NeedsGreenlets(f"an argument of type {type(argument).__name__}")
 
 
 def check_dtype(dtype: np.dtype) -> None:

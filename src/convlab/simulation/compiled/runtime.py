@@ -44,10 +44,19 @@ def symbol_of(name: str) -> str:
     return f"convlab_{name}"
 
 
+_KEY = "what all kernels share"
+
+
+def is_kept() -> bool:
+    """Return whether the shared machine code is in memory or on disk."""
+    in_memory = load.cache_info().currsize > 0
+    return in_memory or code_cache.stored(code_cache.key_of(_KEY)) is not None
+
+
 @cache
 def load() -> dict[str, Loaded]:
     """Return the shared machine code in memory, by symbol."""
-    key = code_cache.key_of("what all kernels share")
+    key = code_cache.key_of(_KEY)
     stored = code_cache.stored(key)
     if stored is None:
         stored = Stored(_compiled(), {})

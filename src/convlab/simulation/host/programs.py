@@ -219,9 +219,9 @@ def _simulate(
             touched=touched,
             unwritten=unwritten,
         )
-        launch, is_compiled = run_launch(facts, made, launch, on_block)
+        launch, is_compiled = run_launch(facts, made, launch, watch)
     else:
-        is_compiled = watch.is_on = False
+        is_compiled = False
         run_in_orders(launch, made, options.seeds)
     if unwritten is not None and not is_compiled:
         unwritten.keep(launch.left_unwritten)

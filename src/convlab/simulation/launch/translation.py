@@ -27,7 +27,7 @@ from convlab.simulation.language.inference import WIDEST, given_bits
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.python_body import Copier
 from convlab.simulation.language.refusals import Refused, Untyped
-from convlab.simulation.language.signatures import Declared
+from convlab.simulation.language.signatures import Declared, Types
 from convlab.simulation.language.typed_results import BY_ZERO
 from convlab.simulation.launch.global_memory import GlobalMemory
 from convlab.simulation.memory.index_checks import ArrayReport
@@ -54,8 +54,8 @@ class Translation:
     """A kernel's function as a launch runs it, and facts from its text.
 
     ``untyped`` says why registers do not have Numba's types, if that was asked for in vain.
-    ``names`` are the names that the kernel and its device functions use; ``called`` are the
-    intrinsics among them.
+    ``types`` are those of the arguments, None without Numba's types. ``names`` are the names that
+    the kernel and its device functions use; ``called`` are the intrinsics among them.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Translation:
     codes: tuple[CodeType, ...]
     sites: Sites
     untyped: str
+    types: Types | None
     names: frozenset[str]
     called: tuple[Intrinsic, ...]
     copier: Copier
@@ -148,6 +149,7 @@ class Translator:
         self._intrinsics, self._arithmetic = intrinsics, arithmetic
         self._loops, self._endless = loops, endless
         self._typed = False
+        self._types: Types | None = None
         self._called: list[Intrinsic] = []
         self._builtins = dict(BUILTINS)
         if has_debug(kernel):
@@ -168,7 +170,7 @@ class Translator:
                 copier, body = self._copy(arguments)
             except Untyped as why:
                 untyped = f"{name} ran without Numba's types: {why}"
-                self._typed = False
+                self._typed, self._types = False, None
                 copier, body = self._copy(arguments)
         except Refused as refused:
             raise NotSimulated(f"Numba refuses {name}: {refused}") from None
@@ -180,6 +182,7 @@ class Translator:
             sites=Sites(codes, body.__code__, copier.calls),
             copier=copier,
             untyped=untyped,
+            types=self._types,
             names=frozenset(copier.used.union(*map(names_used, codes))),
             called=tuple(self._called),
         )
@@ -200,6 +203,7 @@ class Translator:
             return copier, copier.copy(self._function)
         types, bits = argument_types(arguments, getattr(self._kernel, "declared", None) or [])
         check_kernel(self._function, types)
+        self._types = types
         return copier, copier.copy(self._function, types, bits)
 
     def _emulation(self, value: object) -> Intrinsic | None:

@@ -1,0 +1,84 @@
+"""The kernels whose machine code this process has, or why it has none, by the types of their
+arguments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from numba.core import types
+
+from convlab.simulation.compiled.kernels import KernelMachineCode, compile_kernel, is_kept
+from convlab.simulation.compiled.launch_facts import LaunchFacts
+from convlab.simulation.compiled.memory import type_of
+from convlab.simulation.compiled.refused import NeedsGreenlets
+from convlab.simulation.language.compilations import NumbaKernel
+from convlab.simulation.language.compiled_values import Values, values_of
+from convlab.simulation.launch.translation import argument_types
+from convlab.simulation.rules.launch_checks import with_arrays
+
+
+class _Known(NamedTuple):
+    """What is known of a kernel for arguments of some types: its machine code, or why it is
+    refused, or None if it is not on disk. A kernel's values from outside are those that it was
+    first compiled with; with other ones it is another kernel."""
+
+    values: Values
+    found: KernelMachineCode | str | None
+
+
+_known: WeakKeyDictionary[NumbaKernel, dict[tuple[types.Type, ...], _Known]] = WeakKeyDictionary()
+
+
+class KernelVariant:
+    """The kernel of a launch for arguments of their types. Raises :class:`NeedsGreenlets` for an
+    argument whose type machine code does not know."""
+
+    def __init__(self, facts: LaunchFacts) -> None:
+        self._kernel, given = facts.kernel, facts.arguments
+        self._kinds = tuple(type_of(with_arrays(one)) for one in given)
+        self._gpu_types, _ = argument_types(given, getattr(self._kernel, "declared", None) or [])
+        self._values = values_of(self._kernel, self._gpu_types)
+
+    def refusal(self) -> str:
+        """Return why the kernel is refused, as far as that is known; else an empty text."""
+        known = self._known()
+        return known.found if known is not None and isinstance(known.found, str) else ""
+
+    def is_there(self) -> bool:
+        """Return whether the machine code is in memory or on disk. It looks on disk once."""
+        known = self._known()
+        if known is not None:
+            return isinstance(known.found, KernelMachineCode)
+        function = self._kernel.py_func
+        try:
+            if is_kept(function, self._kinds, self._gpu_types, self._values):
+                return True
+            self._note(None)
+        except NeedsGreenlets as why:
+            self._note(str(why))
+        return False
+
+    def machine_code(self) -> KernelMachineCode:
+        """Return the machine code, compiled if it is not there. Raises :class:`NeedsGreenlets` if
+        it cannot be."""
+        known = self._known()
+        if known is None or known.found is None:
+            function = self._kernel.py_func
+            try:
+                made = compile_kernel(function, self._kinds, self._gpu_types, self._values)
+                known = self._note(made)
+            except NeedsGreenlets as why:
+                known = self._note(str(why))
+        if isinstance(known.found, KernelMachineCode):
+            return known.found
+        raise NeedsGreenlets(str(known.found))
+
+    def _known(self) -> _Known | None:
+        known = _known.get(self._kernel, {}).get(self._kinds)
+        return known if known is not None and known.values is self._values else None
+
+    def _note(self, found: KernelMachineCode | str | None) -> _Known:
+        known = _Known(self._values, found)
+        _known.setdefault(self._kernel, {})[self._kinds] = known
+        return known

@@ -1,0 +1,368 @@
+"""Which launches run as machine code: by their own time, by that of the launches before them, and
+by whether the machine code is there. The clock is one of these tests."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import convlab
+from convlab.simulation.compiled import (
+    compiled_run,
+    engine_choice,
+    kernel_history,
+    kernel_variants,
+    kernels,
+    runtime,
+    stacks,
+)
+from convlab.simulation.compiled.engine_choice import EngineChoice, Limits
+from convlab.simulation.compiled.kernel_history import KernelHistory
+from convlab.simulation.compiled.refused import NeedsGreenlets
+from convlab.simulation.host import programs
+
+BLOCKS, THREADS = 11, 32
+F = np.float32
+NEVER = Limits.all_at(float("inf"))
+# Of a launch on the first engine. Two that are not long are long together.
+TINY, SHORT, MEDIUM, LONG = 0.01, 0.1, 1.8, 2.2
+
+
+class Machine:
+    """A machine with a clock of its own: the next launch takes ``seconds`` on the first engine.
+    ``ends`` are those of its last launch as machine code, ``compiled`` are the names of kernels
+    that it has compiled, ``said`` is what it has said to the user."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.seconds = self.now = 0.0
+        self.ends: list[str] = []
+        self.compiled: list[str] = []
+        self.said: list[str] = []
+        self._patch()
+
+    def _patch(self) -> None:
+        run, compile_kernel = compiled_run.CompiledRun.run, kernels._compiled
+
+        def tried(launch: Any) -> None:
+            self.ends.append("found")
+            try:
+                run(launch)
+                self.ends[-1] = "compiled"
+            except NeedsGreenlets as why:
+                self.ends[-1] = str(why)
+                raise
+
+        def noted(function: Any, *more: Any) -> Any:
+            self.compiled.append(function.__name__)
+            return compile_kernel(function, *more)
+
+        patch = self._monkeypatch.setattr
+        patch(compiled_run.CompiledRun, "run", tried)
+        patch(kernels, "_compiled", noted)
+        patch(programs, "progress", lambda: self._on_block)
+        patch(engine_choice, "process_time", lambda: self.now)
+        patch(engine_choice, "say", self.said.append)
+
+    def begin_process(self) -> None:
+        """Forget what a process knows."""
+        self._monkeypatch.setattr(kernel_history, "_histories", WeakKeyDictionary())
+        self._monkeypatch.setattr(kernel_variants, "_known", WeakKeyDictionary())
+
+    def _on_block(self, kernel: str, number: int, blocks: int) -> None:
+        self.now += self.seconds / blocks
+
+    def launch(self, kernel: Any, seconds: float, *arguments: Any, **options: Any) -> str:
+        """Simulate a launch that takes so many seconds on the first engine. Return its end as
+        machine code, or an empty text if that is not tried."""
+        self.ends.clear()
+        self.seconds = seconds
+        given = arguments or (np.ones(BLOCKS * THREADS, F), np.zeros(BLOCKS * THREADS, F))
+        convlab.simulate(kernel, BLOCKS, THREADS, *given, **options)
+        return "".join(self.ends)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """Return a machine that has launched no kernel, and keeps none on disk."""
+    stacks.machine_code()
+    runtime.load()  # what all kernels share, from the usual folder
+    monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
+    monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "100")
+    made = Machine(monkeypatch)
+    made.begin_process()
+    return made
+
+
+def scaled_by(factor: Any) -> Any:
+    @cuda.jit
+    def scaled(a, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = a[i] * factor
+
+    return scaled
+
+
+@cuda.jit
+def beyond(a, out):
+    i = cuda.grid(1)
+    out[i + 1] = a[i]
+
+
+@cuda.jit
+def first_come(taken, out):
+    if cuda.atomic.exch(taken, 0, 1) == 0:
+        out[0] = 7
+
+
+@cuda.jit
+def numbered(a, size, out):
+    i = cuda.grid(1)
+    out[i] = cuda.atomic.add(size, 0, a[i])
+
+
+def test_a_launch_that_takes_long_is_compiled(machine):
+    assert machine.launch(scaled_by(2), LONG) == "compiled"
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int | None]:
+    """Return a function of the times at which the blocks of a launch begin, of how many there are,
+    and of the blocks that come to a barrier afterwards. It returns the block at which the launch
+    ends because it takes long."""
+
+    def ends_at(times: list[float], blocks: int, barriers: Sequence[int] = ()) -> int | None:
+        monkeypatch.setattr(engine_choice, "limits", NEVER._replace(alone=2.0))
+        watch = engine_choice.Watch(lambda kernel, number, blocks: None)
+        watch.choice = EngineChoice(Mock(), KernelHistory(), in_memory=0.0)
+        numbers = [*range(len(times)), *barriers]
+        for number, now in zip(numbers, times + times[-1:] * len(barriers), strict=True):
+            monkeypatch.setattr(engine_choice, "process_time", lambda now=now: now)
+            try:
+                watch("f", number, blocks)
+            except engine_choice._TakesLong:
+                return number
+        return None
+
+    return ends_at
+
+
+def test_the_time_before_the_first_block_does_not_count(watched):
+    assert watched([9.0, 9.4, 9.8, 10.2], blocks=4) is None
+    assert watched([9.0, 9.4, 9.8, 10.2], blocks=6) == 2
+
+
+def test_one_slow_block_does_not_count(watched):
+    assert watched([0.0, 1.0, 1.1, 1.2, 1.3], blocks=11) is None
+    assert watched([0.0, 0.1, 1.2, 1.3, 1.4], blocks=11) is None
+    assert watched([0.0, 1.0, 1.9, 2.8], blocks=3) == 2
+    assert watched([0.0, 2.1], blocks=2) == 1
+
+
+def test_a_block_that_has_waited_for_others_is_not_the_last_that_began(watched):
+    assert watched([0.0, 0.3, 0.6, 0.9, 1.2], blocks=5, barriers=[0, 1, 2]) is None
+
+
+def test_the_look_on_disk_is_no_part_of_a_launch(machine, monkeypatch):
+    def slow_look(*_: Any) -> bool:
+        machine.now += LONG
+        return False
+
+    monkeypatch.setattr(kernel_variants, "is_kept", slow_look)
+    kernel = scaled_by(2)
+    assert [machine.launch(kernel, Limits().on_disk) for _ in range(2)] == ["", ""]
+
+
+def test_launches_that_take_long_together_are_compiled(machine):
+    kernel = scaled_by(2)
+    ends = [machine.launch(kernel, MEDIUM) for _ in range(4)]
+    assert ends == ["", "compiled", "compiled", "compiled"]
+    assert machine.compiled == ["scaled"]
+
+
+def test_many_short_launches_are_compiled_once_they_have_taken_long(machine):
+    kernel = scaled_by(2)
+    ends = [machine.launch(kernel, SHORT) for _ in range(40)]
+    first = ends.index("compiled")
+    assert ends == [""] * first + ["compiled"] * (40 - first)
+    # The clock leaves out the first of a launch's blocks.
+    assert Limits().together - SHORT <= first * SHORT * (BLOCKS - 1) / BLOCKS < Limits().together
+
+
+def test_launches_that_gain_nothing_are_not_compiled(machine):
+    kernel = scaled_by(2)
+    assert machine.launch(kernel, LONG) == "compiled"
+    assert machine.launch(kernel, SHORT) == "compiled"
+    assert machine.launch(kernel, TINY) == ""
+
+
+def test_launches_whose_arrays_take_long_to_copy_gain_less(machine, monkeypatch):
+    kernel = scaled_by(2)
+    assert machine.launch(kernel, LONG) == "compiled"
+    copy = engine_choice.Outcome.unnamed
+
+    def slow_copy(hosts: list[np.ndarray]) -> Any:
+        machine.now += SHORT / 3
+        return copy(hosts)
+
+    monkeypatch.setattr(engine_choice.Outcome, "unnamed", slow_copy)
+    assert machine.launch(kernel, SHORT) == ""
+    assert machine.launch(kernel, 2 * SHORT) == "compiled"
+
+
+def test_kernels_and_types_count_each_for_itself(machine):
+    one, other = scaled_by(2), scaled_by(3)
+    doubles = np.ones(BLOCKS * THREADS), np.zeros(BLOCKS * THREADS)
+    assert machine.launch(one, MEDIUM) == machine.launch(other, MEDIUM) == ""
+    assert machine.launch(one, MEDIUM, *doubles) == ""
+    assert machine.launch(one, MEDIUM) == "compiled"
+
+
+def test_machine_code_on_disk_is_used_soon(machine):
+    assert machine.launch(scaled_by(2), LONG) == "compiled"
+    machine.begin_process()
+    kernel = scaled_by(2)
+    assert machine.launch(kernel, SHORT) == ""
+    assert machine.launch(kernel, Limits().on_disk) == "compiled"
+    assert machine.launch(kernel, SHORT) == "compiled"
+    assert machine.compiled == ["scaled"]
+
+
+def test_what_is_not_on_disk_is_looked_for_once(machine, monkeypatch):
+    looked_for: list[str] = []
+    is_kept = kernel_variants.is_kept
+
+    def noted(function: Any, *more: Any) -> bool:
+        looked_for.append(function.__name__)
+        return is_kept(function, *more)
+
+    monkeypatch.setattr(kernel_variants, "is_kept", noted)
+    kernel = scaled_by(2)
+    assert [machine.launch(kernel, Limits().on_disk) for _ in range(4)] == [""] * 4
+    assert (looked_for, machine.compiled) == (["scaled"], [])
+
+
+def test_a_refused_kernel_is_not_tried_again_and_that_is_said_once(machine):
+    ends, results = [], []
+    for seconds in (MEDIUM, MEDIUM, MEDIUM, LONG):
+        taken, out = np.zeros(1, np.int32), np.zeros(1, np.int32)
+        ends.append(machine.launch(first_come, seconds, taken, out))
+        results.append(int(out[0]))
+    why = "the result of an exchange is used"
+    assert ends == ["", why, "", ""]
+    assert machine.said == [f"first_come takes long, and is not compiled: {why}"]
+    assert results == [7] * 4
+
+
+def test_a_refusal_that_is_on_disk_is_not_tried_by_short_launches(machine):
+    def launch(seconds: float) -> str:
+        return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
+
+    why = "the result of an exchange is used"
+    assert launch(LONG) == why
+    machine.begin_process()
+    assert [launch(Limits().on_disk) for _ in range(2)] == [""] * 2
+    assert launch(LONG) == why
+    assert machine.compiled == ["first_come"]
+
+
+def test_after_a_refusal_by_what_a_launch_does_only_long_launches_are_tried(machine):
+    def launch(seconds: float, number: int) -> str:
+        numbers = np.full(BLOCKS * THREADS, number, np.int32)
+        given = numbers, np.zeros(1, np.int32), np.zeros_like(numbers)
+        return machine.launch(numbered, seconds, *given)
+
+    why = "an atomic reads what other threads may change"
+    assert launch(LONG, number=0) == why
+    assert [launch(MEDIUM, number=1) for _ in range(3)] == [""] * 3
+    assert launch(LONG, number=1) == "compiled"
+    assert launch(LONG, number=0) == why
+    assert machine.said == [f"numbered takes long, and is not compiled: {why}"]
+
+
+def test_after_a_finding_only_long_launches_are_tried(machine):
+    def launch(seconds: float) -> str:
+        with pytest.raises(convlab.SimulationError, match="out of bounds"):
+            machine.launch(beyond, seconds)
+        return "".join(machine.ends)
+
+    assert [launch(LONG), launch(MEDIUM), launch(MEDIUM), launch(LONG)] == [
+        "found",
+        "",
+        "",
+        "found",
+    ]
+
+
+def test_a_kernel_that_is_made_anew_goes_on_with_its_history(machine):
+    ends = [machine.launch(scaled_by(2), MEDIUM) for _ in range(4)]
+    assert ends == ["", "compiled", "compiled", "compiled"]
+    assert machine.compiled == ["scaled"]
+
+
+def test_a_kernel_that_is_made_anew_and_not_kept_is_compiled_only_when_it_pays(
+    machine, monkeypatch
+):
+    monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "0")
+    ends = [machine.launch(scaled_by(2), MEDIUM) for _ in range(6)]
+    assert ends == ["", "compiled"] * 3
+
+
+def test_a_kernel_with_new_device_functions_is_another_one(machine):
+    def calls_a_function_of_its_own() -> Any:
+        @cuda.jit(device=True)
+        def twice(x):
+            return 2 * x
+
+        return scaled_by_call(twice)
+
+    ends = [machine.launch(calls_a_function_of_its_own(), MEDIUM) for _ in range(3)]
+    assert ends == [""] * 3
+
+
+def scaled_by_call(function: Any) -> Any:
+    @cuda.jit
+    def scaled(a, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            out[i] = function(a[i])
+
+    return scaled
+
+
+def test_a_history_ends_with_its_kernel(machine):
+    @cuda.jit(device=True)
+    def twice(x):
+        return 2 * x
+
+    kernel = scaled_by_call(twice)
+    assert machine.launch(kernel, SHORT) == ""
+    alive, count = ref(kernel), len(kernel_history._histories)
+    del kernel
+    gc.collect()
+    assert (alive(), len(kernel_history._histories)) == (None, count - 1)
+
+
+@pytest.mark.parametrize("options", [{"orders": 1}, {"typed": False}], ids=str)
+def test_launches_that_only_the_first_engine_runs_are_not_counted(machine, options):
+    kernel = scaled_by(2)
+    assert [machine.launch(kernel, LONG, **options) for _ in range(2)] == [""] * 2
+    assert not kernel_history._histories
+
+
+def test_the_report_counts_launches_that_are_long_together(machine):
+    kernel = scaled_by(2)
+    machine.seconds = MEDIUM
+    with convlab.simulator() as report:
+        for _ in range(3):
+            kernel[BLOCKS, THREADS](np.ones(352, F), np.zeros(352, F))
+    assert report.summary() == "nothing found in 3 launches, 2 compiled"
