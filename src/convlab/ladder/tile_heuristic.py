@@ -285,14 +285,28 @@ T03 = Heuristic(
     registers_of_k=2,
 )
 
+# The rates of t05, relative to its best, and of t06, in multiply-adds a clock, by M_B. t06's are
+# fitted to 220 times of an H200, of 21 layers at batch 1 and 32 and of t05 on the paper's layers,
+# with a root mean square error of 14 %; tensor cores could do 341. Those of 8, 16, 48, 80 and 96,
+# which are for layers with so few channels, are relative to the others on 15 such layers. No other
+# multiples of 8: 24 and 40 gain little, and 88, 104 and 120 were slower than 64.
+WARPGROUP_RATES = {
+    128: (1.0, 341.0),
+    112: (1.0, 341.0),
+    96: (0.93, 341.0),
+    80: (0.86, 320.0),
+    64: (0.89, 334.0),
+    48: (0.72, 300.0),
+    32: (0.6, 260.0),
+    16: (0.4, 150.0),
+    8: (0.2, 75.0),
+}
+
 T05 = Heuristic(
-    # By M_B. No odd multiples of 8: those that were measured (88, 104, 120) were slower than 64.
-    rates={
-        (M_B, 128, M_B // 4, 4): rate
-        for M_B, rate in {128: 1.0, 112: 1.0, 96: 0.93, 64: 0.89, 32: 0.6}.items()
-    },
+    rates={(M_B, 128, M_B // 4, 4): rate for M_B, (rate, _) in WARPGROUP_RATES.items()},
     slice_depth=lambda problem: 16,
     overhead=80.0,
+    smallest=(32, 32),
     most_scalar_sums=96,
     registers=96,  # half as many sums in flight, both parts of the operands, and addresses
     alone=1.5,
@@ -300,11 +314,8 @@ T05 = Heuristic(
 
 T06 = replace(
     T05,
-    # Fitted to 220 times of an H200, of 21 layers at batch 1 and 32 and of t05 on the paper's
-    # layers, with a root mean square error of 14 %. Tensor cores could do 341.
     rates={
-        (M_B, 128, M_B // 4, 4): rate / FMA_A_CLOCK
-        for M_B, rate in {128: 341.0, 112: 341.0, 96: 290.0, 64: 334.0, 32: 260.0}.items()
+        (M_B, 128, M_B // 4, 4): rate / FMA_A_CLOCK for M_B, (_, rate) in WARPGROUP_RATES.items()
     },
     overhead=75.0,
     latency=Latency(slice=1590.0, copy=0.0, step=0.0, fma=0.0),
