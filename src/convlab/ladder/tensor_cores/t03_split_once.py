@@ -65,7 +65,7 @@ from convlab.ladder.tensor_cores.t01_mma import (
 from convlab.problems.problem import ConvProblem
 
 WARP = 32
-PACKING_WARPS = 4  # of a block that packs; each packs 16 channels x 8 terms at a time
+PACKING_WARPS = 4  # of a block that packs; each packs 16 channels x 8 terms at a time, a step
 PADDING = 4  # elements after a row of windows: lanes of four rows read four sets of banks
 FRAGMENTS = 32 * 4  # numbers of 16 channels x 8 terms, as a warp's lanes hold them
 
@@ -115,9 +115,12 @@ def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
     M, K, K_P = problem.M, problem.K, tile.whole_slices(problem.K)
     row_blocks, PLACES = blocks_for(M, tile.M_B), problem.H_f * problem.W_f
     M_P, GROUP = row_blocks * tile.M_B, tile.channel_group(problem)
-    # How many steps of 8 terms a warp packs. If a slice is channels of one place, a warp packs the
-    # same 8 channels at every place of the filter, because these are neighbours in memory.
+    # If a slice is channels of one place, a block packs the same 8 channels at every place of the
+    # filter, because these are neighbours in memory; its warps take the steps in turn. Else it
+    # packs one step of 8 terms, and each warp has other output channels.
     STEPS, GROUP_STEPS = PLACES if GROUP > 1 else 1, max(1, GROUP // 8)
+    WARPS_M = PACKING_WARPS if STEPS == 1 else 1
+    WARPS_K = PACKING_WARPS // WARPS_M
     BLOCKS_K = K_P // 8 // STEPS
     # The numbers have ranks in the order of the strides; each lane packs four neighbours by rank.
     digits, ranks, rank = ("m1", "m4", "m8", "k1", "k4"), {}, 1
@@ -140,13 +143,14 @@ def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
 
     @cuda.jit(**gpu_only(launch_bounds=PACKING_WARPS * WARP))
     def split_filter(weight, packed):
+        warp = uint32(cuda.threadIdx.x) // WARP
         rank = uint32(cuda.threadIdx.x) % WARP * FLOAT4
         x, y = uint32(cuda.blockIdx.x) % BLOCKS_K, uint32(cuda.blockIdx.x) // BLOCKS_K
-        m = (y * PACKING_WARPS + uint32(cuda.threadIdx.x) // WARP) * 16
+        m = (y * WARPS_M + warp % WARPS_M) * 16
         m += rank // M1 % 4 + rank // M4 % 2 * 4 + rank // M8 % 2 * 8
         if m >= M_P:
             return
-        for step in range(STEPS):
+        for step in range(warp // WARPS_M, STEPS, WARPS_K):
             k = ((x // GROUP_STEPS * STEPS + uint32(step)) * GROUP_STEPS + x % GROUP_STEPS) * 8
             k += rank // K1 % 4 + rank // K4 % 2 * 4
             large0, small0 = parts(weight, m, k)
@@ -158,7 +162,7 @@ def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
             store4(packed, at + SMALL, (small0, small1, small2, small3))
 
     # The grid has one dimension, because y may not hold so many blocks.
-    grid = (BLOCKS_K * blocks_for(M_P, 16 * PACKING_WARPS),)
+    grid = (BLOCKS_K * blocks_for(M_P, 16 * WARPS_M),)
     launch = Launch(split_filter, grid, (PACKING_WARPS * WARP,), (Flat("weight"), Flat("packed")))
     return Program((Buffer("packed", (row_blocks, K_P, 2 * tile.M_B)),), (launch,))
 
