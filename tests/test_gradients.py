@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from computing import run_and_check
@@ -29,6 +31,7 @@ SIDES = ("input", "weight")
 AWKWARD = {
     "plain": ConvProblem(2, 3, 5, 6, 4, 3),
     "sides differ": ConvProblem(1, 2, 7, 8, 3, (3, 2), (2, 3), ((0, 3), (2, 1)), (2, 1)),
+    "a column of each phase": ConvProblem(1, 2, 5, 6, 3, 1, stride=2),
     "rows untouched": ConvProblem(2, 2, 9, 8, 3, 2, (4, 3)),
     "window of zeros": ConvProblem(1, 1, 1, 1, 1, 2, 10, ((5, 5), (5, 0))),
     "pixel between windows": ConvProblem(1, 2, 1, 1, 3, 1, 2, 1),
@@ -107,6 +110,7 @@ def test_groups_are_left_to_grouped(problem, of, kernel):
 # g03's own kernel: of dL/dweight, whose pixels several blocks share.
 G03 = BACKWARD[2]
 TINY = Tile(8, 128, 16, 2, 4)
+TWO_TAPS = Tile(16, 64, 16, 4, 2)
 PIXELS = {
     # 75 pixels, five slices with a tail; 18 taps; nine channels are two blocks.
     "tails": (ConvProblem(3, 2, 5, 5, 9, 3, padding=1), TINY, 2),
@@ -116,6 +120,9 @@ PIXELS = {
     # One pixel an image: four neighbouring pixels are of four images.
     "one output": (ConvProblem(37, 3, 3, 2, 8, (3, 2)), TINY, 3),
     "many parts": (ConvProblem(11, 1, 5, 5, 3, 3), TINY, 100),
+    # One product a slice. 27 taps are not whole warps of 16; 66 are two blocks.
+    "few taps": (ConvProblem(2, 3, 7, 6, 9, 3, padding=1), TWO_TAPS, 2),
+    "two taps a lane": (ConvProblem(1, 11, 5, 6, 20, (2, 3), stride=(2, 1)), TWO_TAPS, 1),
 }
 
 
@@ -140,17 +147,33 @@ def test_blocks_share_the_pixels(problem, tile, splits, engine):
 
 @pytest.mark.same_in_cudasim
 def test_as_many_blocks_share_a_sum_as_fill_the_gpu():
-    for layer, tiles in (("conv7", 1), ("conv9", 5), ("conv12", 8 * 36)):
+    cases = ("conv7", 1, (64, 64)), ("conv9", 5, (64, 128)), ("conv12", 6 * 36, (96, 128))
+    for layer, tiles, sizes in cases:
         gradient = Gradient(paper_layer(layer, 32), "weight")
         tile = g03.tile_of(gradient)
         program = production_program(G03, gradient)
         x, y, splits = program.launches[0].grid
-        assert (x * y, tile.M_B) == (tiles, 64)
+        assert (x * y, tile.M_B, tile.N_B) == (tiles, *sizes)
         room = 132 * tile.resident_blocks(112)
         assert splits == 1 or room / 2 < x * y * splits <= room
         assert g03.splits_of(gradient, tile, sm_count=16) <= splits
-    with pytest.raises(ValueError, match="M_B must be at most 96"):
-        G03.prepare(gradient, Tile(128, 128, 16, 32, 4))
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize(
+    ("tile", "rule"),
+    [
+        (Tile(128, 128, 16, 32, 4), "its slices take 50688 bytes, and shared memory has 49152"),
+        (Tile(136, 64, 16, 34, 2), "M_B must be at most 128"),
+        (Tile(12, 64, 16, 3, 2), "M_B must be a multiple of 8, the columns of a core matrix"),
+        (Tile(16, 32, 16, 4, 1), "N_T must be 2 or 4, a lane's taps of one or two products"),
+        (Tile(16, 64, 16, 2, 4), "N_B must be 32 * N_T, K_B 16 and M_T M_B / 4, the tile of a"),
+    ],
+)
+def test_tiles_of_taps_that_a_warpgroup_cannot_share(tile, rule):
+    gradient = Gradient(AWKWARD["plain"], "weight")
+    with pytest.raises(ValueError, match=rf"^tile {re.escape(f'{tile}: {rule}')}"):
+        G03.prepare(gradient, tile)
 
 
 def test_a_wrong_gradient_is_found():

@@ -59,6 +59,8 @@ EQUIVALENT = [
      r".* => \2 -> .* - 1$",
      "both sides come in fours"),
     (r"^h05_tf32_panels: if m < M: .* => M -> \(M\) - 1$", "both sides come in fours"),
+    (r"^g02_exchanged_roles: \[1\] for q in range\(FLOAT4\): w = .* => FLOAT4 -> \(FLOAT4\) \+ 1$",
+     "one more turn, for which no column is left"),
     (r"range\(0, (ELEMENTS|STEPS|C_i|H_f|W_f), .* => \1 -> \(\1\) \+ 1$",
      "one more turn, for which no element is left"),
     (r"^(m0[345]|t01)_.*range\(0, K, K_B\):.* => K -> \(K\) \+ 1$",

@@ -60,6 +60,7 @@ AWKWARD = (
     ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2),
     ConvProblem(2, 6, 10, 7, 6, (3, 1), 2, (1, 0), groups=6),
     ConvProblem(5, 7, 6, 11, 5, (2, 3), (1, 2)),  # several blocks of 256 threads
+    ConvProblem(1, 2, 5, 6, 3, 1, stride=2),  # a column of maps more would lie outside the array
 )
 TINY = Tile(8, 128, 16, 2, 4)
 # By the start of a stage's name.
@@ -83,6 +84,10 @@ CASES: dict[str, tuple[Case, ...]] = {
         Case(ConvProblem(2, 2, 3, 5, 37, 2), "weight", Tile(40, 128, 16, 10, 4)),
         Case(ConvProblem(37, 3, 3, 2, 8, (3, 2)), "weight", TINY, options={"splits": 3}),
         Case(ConvProblem(17, 1, 5, 5, 3, 3), "weight", TINY, "normal", {"splits": 10}),
+        Case(
+            ConvProblem(2, 3, 7, 6, 9, 3, padding=1), "weight", Tile(16, 64, 16, 4, 2),
+            options={"splits": 2},
+        ),
     ),
 }  # fmt: skip
 

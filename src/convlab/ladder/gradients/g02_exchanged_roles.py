@@ -15,9 +15,9 @@ split this sum (split-K); with groups each image has a part, and the last launch
 from dataclasses import replace
 from functools import cache
 
-from numba import cuda, float32, uint32
+from numba import cuda, float32, int64, uint32
 
-from convlab.device import BoxMap, WindowMap
+from convlab.device import FLOAT4, BoxMap, WindowMap
 from convlab.ladder.main.m15_split_k import STAGE as FUSED
 from convlab.ladder.stage import (
     Argument,
@@ -72,29 +72,37 @@ def make_flip(gradient: Gradient) -> Kernel:
 
 
 def make_interleave(gradient: Gradient) -> Kernel:
-    """Interleaves the phases of the convolution's output, which gives dL/dinput."""
-    p = gradient.problem
-    N_i, C_i, H_i, W_i = p.input_shape
+    """Interleaves the phases of the convolution's output, which gives dL/dinput. A thread has up to
+    four pixels of a row, ``ACROSS`` columns apart, so it computes what a row needs once."""
+    p, made = gradient.problem, gradient.as_convolution
+    H_i, W_i = p.H_i, p.W_i
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     first_h, first_w = gradient.first_row(0), gradient.first_row(1)
     F_h, F_w = gradient.phases(0), gradient.phases(1)
+    ROWS, ACROSS = p.N_i * p.C_i * H_i, blocks_for(W_i, FLOAT4)
+    MAP, W_m = made.H_o * made.W_o, made.W_o
 
     @cuda.jit
     def interleave_phases(maps, of_input):
+        # Maps and pixels are 1-D arrays: a phase of a channel is a map.
         e = uint32(cuda.blockIdx.x) * THREADS + uint32(cuda.threadIdx.x)
-        i_w = e % W_i
-        i_h = e // W_i % H_i
-        r = e // (W_i * H_i) % C_i
-        i = e // (W_i * H_i * C_i)
-        if i >= N_i:
+        row, i_w = e // ACROSS, e % ACROSS
+        if row >= ROWS:
             return
-        at_h, at_w = i_h + p_h, i_w + p_w
-        f_h, f_w = at_h % s_h, at_w % s_w
-        pixel = float32(0)  # stays zero if the phase sees no tap
-        if f_h < F_h and f_w < F_w:
-            channel = (r * F_h + f_h) * F_w + f_w
-            pixel = maps[i, channel, at_h // s_h - first_h, at_w // s_w - first_w]
-        of_input[i, r, i_h, i_w] = pixel
+        channel, i_h = row // H_i, row % H_i  # of all images
+        f_h, m_h = (i_h + p_h) % s_h, (i_h + p_h) // s_h - first_h
+        at = int64((channel * F_h + f_h) * F_w) * MAP + m_h * W_m
+        R = cuda.local.array(FLOAT4, float32)  # so that no load waits for a store
+        for q in range(FLOAT4):
+            w = i_w + q * ACROSS
+            f_w, m_w = (w + p_w) % s_w, (w + p_w) // s_w - first_w
+            R[q] = float32(0)  # stays zero if the phase sees no tap
+            if w < W_i and f_h < F_h and f_w < F_w:
+                R[q] = maps[at + f_w * MAP + m_w]
+        for q in range(FLOAT4):
+            w = i_w + q * ACROSS
+            if w < W_i:
+                of_input[int64(row) * W_i + w] = R[q]
 
     return interleave_phases
 
@@ -179,7 +187,9 @@ def _of_input(gradient: Gradient, forward: Program) -> Program:
     if gradient.problem.stride != (1, 1) or problem.output_shape != gradient.output_shape:
         buffers.append(Buffer("maps", problem.output_shape))
         names["output"] = "maps"
-        after = [_launch(make_interleave(gradient), gradient.output_shape, "maps", "output")]
+        rows, threads = gradient.output_shape[:3], blocks_for(gradient.output_shape[3], FLOAT4)
+        maps, output = Flat("maps"), Flat("output")
+        after = [_launch(make_interleave(gradient), (*rows, threads), maps, output)]
     return _around(forward, buffers, [before], names, after)
 
 
@@ -210,7 +220,7 @@ def _of_weight(gradient: Gradient, forward: Program) -> Program:
 
 
 def _launch(kernel: Kernel, shape: tuple[int, int, int, int], *arguments: Argument) -> Launch:
-    """A launch with one thread for each element of the target."""
+    """A launch with one thread for each element of an array of that shape."""
     A, B, C, D = shape
     return Launch(kernel, (blocks_for(A * B * C * D, THREADS),), (THREADS,), arguments)
 

@@ -43,7 +43,7 @@ from convlab.ladder.stage import (
     Tiles,
     blocks_for,
 )
-from convlab.ladder.tensor_cores.t04_swapped_operands import DEPTH, require_warpgroup_tile
+from convlab.ladder.tensor_cores.t04_swapped_operands import DEPTH
 from convlab.ladder.tensor_cores.t06_split_k import STAGE as BY_WARPGROUPS
 from convlab.ladder.tile_heuristic import H200_SMS
 from convlab.problems.gradient import Gradient
@@ -51,9 +51,23 @@ from convlab.problems.gradient import Gradient
 assert DEPTH == 2, "the kernel fills the pipeline's other buffer, 1 - pipe"
 
 SLICE = 16  # pixels of a slice: K_B, a row of the input's slice in shared memory
-WARP_COLUMNS = 32  # taps of a warp
+LANES_N = 8  # lanes of a warp along the taps
 FEWEST_SLICES = 8  # slices of a block: fewer would spend their time on beginning and ending
 ADDING_THREADS = 256
+
+# What an H200 takes, fitted to the times of 18 layers by tests/tools/warpgroup_tiles.py.
+SLICE_NS = {  # of an SM for a slice of one of its blocks, by M_B and N_B
+    (32, 64): 270.0,
+    (32, 128): 415.0,
+    (64, 64): 385.0,
+    (64, 128): 610.0,
+    (96, 64): 500.0,
+    (96, 128): 770.0,
+    (128, 64): 640.0,
+}
+SCALAR_ROW_NS = 3.0  # more for each channel whose pixels are not loaded four at a time
+BEGIN_AND_END = 4  # slices that a block's beginning and end take as long as
+PART_NS = 0.0027  # to write and to read a number of ``parts``
 INPUT_GRADIENT = through(BY_WARPGROUPS)
 
 
@@ -95,10 +109,12 @@ def make_fetch_taps(gradient: Gradient, tile: Tile) -> tuple[DeviceFunction, Dev
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def find_taps(n0, t, OFFSET, DOWN, ACROSS):
-        n = min(n0 + t, TAPS - 1)  # a thread past the last tap repeats it; nothing stores its sums
-        r, u, v = n // (H_f * W_f), n // W_f % H_f, n % W_f
-        OFFSET[t] = index((index(r) * H_i + u * d_h) * W_i + v * d_w)
-        DOWN[t], ACROSS[t] = int32(u * d_h), int32(v * d_w)
+        if t < N_B:
+            # A thread past the last tap repeats it, and nothing stores its sums.
+            n = min(n0 + t, TAPS - 1)
+            r, u, v = n // (H_f * W_f), n // W_f % H_f, n % W_f
+            OFFSET[t] = index((index(r) * H_i + u * d_h) * W_i + v * d_w)
+            DOWN[t], ACROSS[t] = int32(u * d_h), int32(v * d_w)
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def fetch_taps(input, k0, at, t, OFFSET, DOWN, ACROSS, S_I):
@@ -185,8 +201,8 @@ def make_kernel(gradient: Gradient, tile: Tile, splits: int) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for j in range(N_T):  # taps group_id, + 8, + 16 and + 24 of the warp's
-            X[0, j], X[1, j], X[2, j], X[3, j] = load4(S_I, at + j * (8 * SLICE))
+        for j in range(N_T):  # taps group_id, + 8, and with N_T 4 + 16 and + 24 of the warp's
+            X[0, j], X[1, j], X[2, j], X[3, j] = load4(S_I, at + j * (LANES_N * SLICE))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def split(X, j0, L, T):
@@ -218,10 +234,10 @@ def make_kernel(gradient: Gradient, tile: Tile, splits: int) -> Kernel:
         begin = int32(cuda.blockIdx.z) * SHARE
         end = min(begin + SHARE, SLICES)
 
-        # A lane has rows group_id and group_id + 8 of two products: four taps, eight apart.
+        # A lane has rows group_id and group_id + 8 of each product: two or four taps, eight apart.
         warp, lane = t // 32, t % 32
         group_id, thread_in_group = lane // 4, lane % 4  # PTX: groupID, threadID_in_group
-        tap = warp * WARP_COLUMNS + group_id
+        tap = warp * (N_T * LANES_N) + group_id
         at_I = tap * SLICE + thread_in_group * FLOAT4
 
         for i in range(M_T):
@@ -253,16 +269,18 @@ def make_kernel(gradient: Gradient, tile: Tile, splits: int) -> Kernel:
                 store(R, (1 - pipe) * F_SLICE, t, S_F)
             if slice_ + 2 < end:
                 load(of_output, m0, (slice_ + 2) * SLICE, t, R)
-            split(X, 2, next_L, next_T)
+            if N_T == 4:
+                split(X, 2, next_L, next_T)
             finish_product(D, M_B)
             add(D, 0, R_O)
-            start_product(D, next_L, next_T, S_F, pipe * F_SLICE, M_B)
-            finish_product(D, M_B)
-            add(D, 2, R_O)
+            if N_T == 4:
+                start_product(D, next_L, next_T, S_F, pipe * F_SLICE, M_B)
+                finish_product(D, M_B)
+                add(D, 2, R_O)
             pipe = 1 - pipe
 
         for j in range(N_T):
-            n = n0 + tap + j * 8
+            n = n0 + tap + j * LANES_N
             if n < TAPS:
                 for i in range(M_T):
                     m = m0 + i // 2 * 8 + 2 * thread_in_group + i % 2
@@ -325,17 +343,45 @@ def make_add_parts(gradient: Gradient, splits: int) -> tuple[Kernel, int]:
     return add_parts, COLUMNS
 
 
+def require_tile_of_taps(gradient: Gradient, tile: Tile) -> None:
+    """Raise ``ValueError`` for a tile that four warps side by side cannot share: each has all
+    channels of two or four taps a lane. Sums of more than 128 channels spill."""
+    tile.require(tile.N_T in (2, 4), "N_T must be 2 or 4, a lane's taps of one or two products")
+    whole = tile.N_B == 32 * tile.N_T and tile.K_B == SLICE and tile.threads == 128
+    tile.require(whole, "N_B must be 32 * N_T, K_B 16 and M_T M_B / 4, the tile of a warpgroup")
+    tile.require(tile.M_B % 8 == 0, "M_B must be a multiple of 8, the columns of a core matrix")
+    tile.require(tile.M_B <= 128, "M_B must be at most 128")
+    of_taps = tile.N_B * (2 + index_of(gradient).bitwidth // 32)  # OFFSET, DOWN and ACROSS
+    tile.require_shared_memory(DEPTH * SLICE * (2 * tile.M_B + tile.N_B) + of_taps)
+
+
+def estimated_ns(gradient: Gradient, tile: Tile) -> float:
+    """Return the estimated nanoseconds of dL/dweight on an H200. Its SMs multiply their blocks'
+    slices in rounds of as many blocks as are resident; then all parts are read once."""
+    p = gradient.problem
+    splits = splits_of(gradient, tile)
+    taps, slices = p.C_i * p.H_f * p.W_f, blocks_for(p.N, SLICE)
+    blocks = blocks_for(p.C_o, tile.M_B) * blocks_for(taps, tile.N_B) * splits
+    busiest, resident = blocks_for(blocks, H200_SMS), tile.resident_blocks(112)
+    if busiest > resident:  # the last round takes as long as the others
+        busiest = blocks_for(busiest, resident) * resident
+    of_slice = SLICE_NS[tile.M_B, tile.N_B]
+    if p.H_o * p.W_o % FLOAT4:
+        of_slice += SCALAR_ROW_NS * tile.M_B
+    share = blocks_for(slices, splits) + BEGIN_AND_END
+    return busiest * share * of_slice + splits * p.C_o * taps * PART_NS
+
+
 def tile_of(gradient: Gradient) -> Tile:
-    """Return the tile with the fewest rows beyond C_o, of several the largest. More than 96
-    channels would need more than 48 KiB of shared memory."""
+    """Return the tile of dL/dinput's convolution, or for dL/dweight the one with the least
+    :func:`estimated_ns`."""
     if gradient.of == "input" or gradient.groups > 1:
         stage = INPUT_GRADIENT if gradient.groups == 1 else BY_FLOATS
         assert stage.tiles is not None
         assert stage.tiles.production is not None
         return stage.tiles.production(gradient)
-    M = gradient.problem.C_o
-    M_B = min((96, 64, 32), key=lambda size: blocks_for(M, size) * (size + 8))
-    return Tile(M_B, 128, SLICE, M_B // 4, 4)
+    tiles = [Tile(M_B, N_B, SLICE, M_B // 4, N_B // (4 * LANES_N)) for M_B, N_B in SLICE_NS]
+    return min(tiles, key=lambda tile: estimated_ns(gradient, tile))
 
 
 def splits_of(gradient: Gradient, tile: Tile, sm_count: int = H200_SMS) -> int:
@@ -357,8 +403,7 @@ def prepare(gradient: Gradient, tile: Tile | None = None, splits: int = 0) -> Pr
     tile = tile or tile_of(gradient)
     if gradient.of == "input":
         return INPUT_GRADIENT.prepare(gradient, tile)
-    require_warpgroup_tile(tile)
-    tile.require(tile.M_B <= 96, "M_B must be at most 96, for both parts of two slices")
+    require_tile_of_taps(gradient, tile)
     p, slices = gradient.problem, blocks_for(gradient.problem.N, SLICE)
     splits = splits or splits_of(gradient, tile)
     splits = blocks_for(slices, blocks_for(slices, splits))
