@@ -59,6 +59,9 @@ EQUIVALENT = [
      r".* => \2 -> .* - 1$",
      "both sides come in fours"),
     (r"^h05_tf32_panels: if m < M: .* => M -> \(M\) - 1$", "both sides come in fours"),
+    (r"^g03_shared_pixels: if k < K: .* => K -> \(K\) - 1$", "both sides come in fours"),
+    (r"^g03_shared_pixels: for j in range\(TIMES\): channel = .* => TIMES -> \(TIMES\) \+ 1$",
+     "one more turn, for which no channel is left"),
     (r"^g02_exchanged_roles: \[1\] for q in range\(FLOAT4\): w = .* => FLOAT4 -> \(FLOAT4\) \+ 1$",
      "one more turn, for which no column is left"),
     (r"range\(0, (ELEMENTS|STEPS|C_i|H_f|W_f), .* => \1 -> \(\1\) \+ 1$",
@@ -120,8 +123,10 @@ EQUIVALENT = [
     (r"^t06_split_k: \[1\] cuda\.threadfence\(\) for z .* -> pass$",
      "a barrier follows the count, as in CUDA's sample threadFenceReduction"),
     (r"^g03_shared_pixels: if t // 4 \+ j \* STEP < M_B .* => M_B -> \(M_B\) \+ 1$"
-     r"|^g03_shared_pixels: if slice_ \+ 2 < end: .* => end -> \(end\) \+ 1$",
+     r"|^g03_shared_pixels: if (slice_ \+ 2|begin \+ 1) < end: .* => end -> \(end\) \+ 1$",
      "one more is loaded, and not used"),
+    (r"^g03_shared_pixels: \[1\] if slice_ \+ 1 < end: .* => end -> \(end\) \+ 1$",
+     "one more is stored, and not read"),
 ]  # fmt: skip
 
 
