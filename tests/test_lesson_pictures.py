@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from numba import cuda
 
-from convlab import ConvProblem, Tile, lessons, trace_stage
+from convlab import ConvProblem, Tile, lessons, trace, trace_stage
 from convlab.ladder import production_tile, stage_named
 from convlab.ladder.main import m01_direct, m02_implicit_gemm
 from convlab.lessons import animations, requests
@@ -126,6 +127,19 @@ def test_the_map_of_threads_is_the_kernel_s():
     assert set(threads[:, 32:].flat) == {-1}
     assert reads_for_a_product(launch) == 1
     assert reads_for_a_product(launched("m06", tile=FLOAT4_TILE)) == 2 / 16
+
+
+def test_a_block_that_did_not_run_is_not_said_to_access_nothing():
+    def right_neighbours(a, out):
+        i = cuda.grid(1)
+        out[i] = a[i + 1]
+
+    arrays = np.zeros(96, np.float32), np.zeros(128, np.float32)
+    grey = "This block does not access the grey boxes."
+    ended = "The launch ended before block 3 ran: a[96] is outside shape (96,)."
+    for block, words in (1, grey), (3, ended):
+        launch = trace(cuda.jit(right_neighbours), 4, 32, *arrays, block_shown=block).main
+        assert lessons.who_does_what(launch, "out").legend[1:] == (words,)
 
 
 def test_a_request_s_picture_has_the_trace_s_sectors():

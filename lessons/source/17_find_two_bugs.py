@@ -105,7 +105,7 @@ Which threads of a block in the middle of the plate fetch which part of tile and
 """
 
 # %%
-middle = trace(relax, (3, 3), (T, T), image(24, 24), np.zeros((24, 24), np.float32), block_shown=4).main
+middle = trace(relax, (3, 3), (T, T), image(24, 32), np.zeros((24, 32), np.float32), block_shown=4).main
 who_does_what(middle, "tile")
 
 # %% check="halo"

@@ -108,7 +108,9 @@ def who_does_what(
     legend = ["Each box is an element, and the number in it is the thread."]
     if threads.max() >= WARP:
         legend.append("Each colour is a warp: 32 threads with neighbouring numbers.")
-    if (threads == -1).any():
+    if launch.findings and not launch.requests:
+        legend.append(f"The launch ended before {block} ran: {launch.findings[-1].what}.")
+    elif (threads == -1).any():
         legend.append("This block does not access the grey boxes.")
     return grid.finished(alt, caption, *legend)
 
