@@ -49,6 +49,15 @@ def search_that_tests_what_others_set(a, again):
             again[0] = 1
 
 
+@right([1], 2, 32, zeros(64, 1))
+def search_that_says_that_it_tests_what_others_set(a, again):
+    node = cuda.grid(1)
+    for child in (node ^ 1, (node + 32) % 64):
+        if cuda.ldcv(a, child) == 0:
+            cuda.stwt(a, child, 1)
+            cuda.atomic.exch(again, 0, 1)
+
+
 @wrong("depends on order", "mask = cuda.activemask()", 1, 32, zeros(32, 1))
 def lanes_after_a_branch_taken_for_all(a, b):
     i = cuda.threadIdx.x

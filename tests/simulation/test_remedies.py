@@ -190,6 +190,141 @@ def told_by_a_plain_flag(a, out):
         out[1] = out[0]
 
 
+def scaled_by_the_first(a, out):
+    s = cuda.shared.array(N, int32)
+    i = cuda.threadIdx.x
+    s[i] = a[i]
+    cuda.syncthreads()
+    less = i - s[0]
+    s[i] = less
+    cuda.syncthreads()
+    out[i] = s[i]
+
+
+def first_one_doubled_by_one_thread(a, out):
+    s = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        s[0] = 3
+    cuda.syncthreads()
+    first = s[0]
+    if i == 0:
+        s[0] = first * 2
+    out[i] = first
+
+
+def neighbours_averaged_in_place(a, out):
+    i = cuda.grid(1)
+    for _ in range(3):
+        if 0 < i < N - 1:
+            mean = (out[i - 1] + out[i] + out[i + 1] + i) // 3
+            out[i] = mean
+
+
+def exchanged_in_steps(a, out):
+    """Odd-even sort."""
+    i = cuda.threadIdx.x
+    out[i] = N - i
+    cuda.syncthreads()
+    for step in range(4):
+        if i % 2 == step % 2 and i < N - 1:
+            if out[i] > out[i + 1]:
+                low = out[i + 1]
+                out[i + 1] = out[i]
+                out[i] = low
+
+
+def largest_of_sixteen(a, out):
+    i = cuda.grid(1)
+    if i > out[i % 16]:
+        out[i % 16] = i
+
+
+def largest_of_sixteen_in_steps(a, out):
+    i = cuda.grid(1)
+    for step in range(4):
+        if i + step > out[i % 16]:
+            out[i % 16] = i + step
+        cuda.syncthreads()
+
+
+def largest_of_a_place_in_memory(a, out):
+    i = cuda.grid(1)
+    place = a[i]
+    for step in range(4):
+        if i > out[place + step]:
+            out[place + step] = i
+
+
+def first_free_place(a, out):
+    i = cuda.grid(1)
+    place = a[i]
+    while out[place] != 0:
+        place = (place + 1) % N
+    out[place] = i + 1
+
+
+@cuda.jit(device=True)
+def root_of(parent, node):
+    while parent[node] != 0:
+        node = parent[node]
+    return node
+
+
+def joined_by_their_roots(a, out):
+    root = root_of(out, 0)
+    if root != cuda.grid(1) + 1:
+        out[root] = cuda.grid(1) + 1
+
+
+@cuda.jit(device=True)
+def neighbour_of(s, i):
+    return s[(i + 1) % N]
+
+
+def shifted_by_a_function(a, out):
+    i = cuda.threadIdx.x
+    value = neighbour_of(out, i)
+    out[i] = value + i
+
+
+def pushed_on_a_list(a, out):
+    i = cuda.grid(1)
+    a[i] = out[0]
+    out[0] = i
+
+
+def taken_by_one_thread(a, out):
+    s = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        s[0] = 5
+    cuda.syncthreads()
+    a[i] = s[0]
+    if i == 0:
+        s[0] = 6
+
+
+def place_read_again(a, out):
+    i = cuda.grid(1)
+    cuda.atomic.add(a, 0, 1)
+    out[a[0] - 1] = i
+
+
+def place_read_again_into_a_variable(a, out):
+    i = cuda.grid(1)
+    if i % 3 == 0:
+        cuda.atomic.add(a, 0, 1)
+        place = a[0] - 1
+        out[place] = i
+
+
+def share_of_a_count(a, out):
+    i = cuda.grid(1)
+    cuda.atomic.add(a, i % 4, 1)
+    out[i] = a[i % 4] * 100
+
+
 ATOMIC, FENCE, BARRIER = "cuda.atomic.", "threadfence", "syncthreads"
 OWN = "Let each element belong to one thread"
 ROWS = [
@@ -216,6 +351,21 @@ ROWS = [
     (told_by_a_flag, "Put cuda.threadfence() before", BARRIER),
     (told_by_a_flag_read_before, "Put cuda.threadfence() before", BARRIER),
     (told_by_a_plain_flag, "Put cuda.threadfence() before", BARRIER),
+    (scaled_by_the_first, "Put cuda.syncthreads() between", "cas"),
+    (first_one_doubled_by_one_thread, "Put cuda.syncthreads() between", "cas"),
+    (neighbours_averaged_in_place, "End the branch between the two accesses", "cas"),
+    (exchanged_in_steps, "Put cuda.syncthreads() at the end of each step", "cas"),
+    (largest_of_sixteen, "Use an atomic that does both", BARRIER),
+    (largest_of_sixteen_in_steps, "Use an atomic that does both", BARRIER),
+    (largest_of_a_place_in_memory, "Use an atomic that does both", BARRIER),
+    (first_free_place, "Use an atomic that does both", BARRIER),
+    (joined_by_their_roots, "Use an atomic that does both", BARRIER),
+    (shifted_by_a_function, "Put cuda.syncthreads() between", "cas"),
+    (pushed_on_a_list, "Use cuda.atomic.exch", BARRIER),
+    (taken_by_one_thread, "Put cuda.syncthreads() between", "exch"),
+    (place_read_again, "Use the number that the thread's own atomic returns", BARRIER),
+    (place_read_again_into_a_variable, "Use the number that the thread's own", BARRIER),
+    (share_of_a_count, "Put cuda.syncthreads() between", "own atomic returns"),
 ]
 
 
@@ -263,6 +413,126 @@ def test_between_blocks_a_lock_or_flag_needs_a_fence_too(function) -> None:
     for finding in races(function, N, 1):
         assert finding.remedy.startswith("Put cuda.threadfence() before"), str(finding)
         assert BARRIER not in finding.remedy
+
+
+def shifted_in_place(a, out):
+    i = cuda.grid(1)
+    if i < N - 1:
+        out[i] = out[i + 1]
+
+
+def shifted_within_blocks(a, out):
+    i = cuda.grid(1)
+    if i % 16 < 15:
+        out[i] = out[i + 1] + 1
+
+
+def shifted_with_one_barrier_of_the_grid(a, out):
+    grid, i = cuda.cg.this_grid(), cuda.grid(1)
+    for _ in range(3):
+        value = out[(i + 1) % N]
+        grid.sync()
+        out[i] = value + i
+
+
+def exchanged_in_steps_of_blocks(a, out):
+    i = cuda.grid(1)
+    for step in range(4):
+        if i % 2 == step % 2 and i < N - 1:
+            if out[i] > out[i + 1] - i % 3:
+                low = out[i + 1] - i
+                out[i + 1] = out[i]
+                out[i] = low
+        cuda.syncthreads()
+
+
+def summed_by_the_last_block(a, out):
+    """Thread 0 takes the ticket before the others have stored."""
+    last = cuda.shared.array(1, int32)
+    i = cuda.grid(1)
+    out[i] = i
+    if cuda.threadIdx.x == 0:
+        cuda.threadfence()
+        last[0] = cuda.atomic.add(a, 0, 1) == cuda.gridDim.x - 1
+    cuda.syncthreads()
+    if last[0] and cuda.threadIdx.x == 0:
+        for k in range(N):
+            a[1] += out[k]
+
+
+def summed_by_the_last_block_with_no_fence(a, out):
+    last = cuda.shared.array(1, int32)
+    i = cuda.grid(1)
+    out[i] = i
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        last[0] = cuda.atomic.add(a, 0, 1) == cuda.gridDim.x - 1
+    cuda.syncthreads()
+    if last[0] and cuda.threadIdx.x == 0:
+        for k in range(N):
+            a[1] += out[k]
+
+
+def told_by_a_narrow_fence(a, out):
+    if cuda.grid(1) == 0:
+        out[0] = 9
+        cuda.threadfence_block()
+        cuda.atomic.exch(a, 0, 1)
+    elif cuda.threadIdx.x == 0 and cuda.blockIdx.x == 1:
+        while cuda.atomic.add(a, 0, 0) == 0:
+            pass
+        cuda.threadfence_block()
+        out[1] = out[0]
+
+
+def counted_under_a_lock_of_each_block(a, out):
+    lock = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x == 0:
+        lock[0] = 0
+    cuda.syncthreads()
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence()
+    out[0] += a[cuda.grid(1)]
+    cuda.threadfence()
+    cuda.atomic.exch(lock, 0, 0)
+
+
+def counted_after_a_lock_of_each_block(a, out):
+    lock = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x == 0:
+        lock[0] = 0
+    cuda.syncthreads()
+    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+        pass
+    cuda.threadfence_block()
+    cuda.atomic.exch(lock, 0, 0)
+    out[0] += a[cuda.grid(1)]
+
+
+BLOCKS = [
+    # The kernel, what a remedy begins with, and what it contains too.
+    (shifted_in_place, "Store to another array", "A barrier is not enough"),
+    (shifted_within_blocks, "Put cuda.syncthreads() between", ""),
+    (shifted_with_one_barrier_of_the_grid, "Call sync() of cuda.cg.this_grid()", ""),
+    (exchanged_in_steps_of_blocks, "Launch the kernel once for each step", "this_grid()"),
+    (summed_by_the_last_block, "Put cuda.syncthreads() before that fence", ""),
+    (summed_by_the_last_block_with_no_fence, "Let each element", "threadfence"),
+    (told_by_a_narrow_fence, "Put cuda.threadfence() before", "cuda.threadfence_block() orders"),
+    (counted_under_a_lock_of_each_block, "Keep the lock in global memory", ""),
+    (counted_after_a_lock_of_each_block, "Use cuda.atomic.add", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "begins", "contains"), BLOCKS, ids=[row[0].__name__ for row in BLOCKS]
+)
+def test_the_remedy_of_a_race_in_and_between_blocks_helps_all(function, begins, contains) -> None:
+    found = races(function, 4, 16)
+    assert found
+    for finding in found:
+        assert finding.remedy.startswith(begins), str(finding)
+        assert contains in finding.remedy, str(finding)
 
 
 def test_an_update_is_known_by_its_line() -> None:

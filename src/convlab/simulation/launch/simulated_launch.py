@@ -181,6 +181,7 @@ class SimulatedLaunch:
         self.reports.counter_at = translation.counter_at
         self._scheduler.waits_in_calls = translation.waits_in_calls
         self.reports.syncs_warps = translation.syncs_warps
+        self.reports.syncs_grid = translation.syncs_grid
         starts = {self._tensor_cores.start, self._tensor_cores.start_one}
         self._tensor_cores.used = not starts.isdisjoint(translation.called)
         self._hopper.note_used(translation.called)

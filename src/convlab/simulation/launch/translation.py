@@ -98,6 +98,11 @@ class Translation:
         return "syncwarp" in self.names
 
     @property
+    def syncs_grid(self) -> bool:
+        """Return whether the kernel waits for the whole grid."""
+        return {"this_grid", "sync"} <= self.names
+
+    @property
     def waits_in_calls(self) -> bool:
         """Return whether threads may wait in a device function."""
         return any(may_wait(code) for code in self.codes if code is not self.body.__code__)

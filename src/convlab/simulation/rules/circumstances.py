@@ -13,12 +13,20 @@ from collections.abc import Callable
 from enum import Flag, auto
 from functools import cache
 from linecache import getline
+from types import CodeType
 
 import numpy as np
 
-from convlab.simulation.recording.access_log import READ, WRITE, Accesses, LoggedAccess
+from convlab.simulation.recording.access_log import ATOMIC, READ, WRITE, Accesses, LoggedAccess
 from convlab.simulation.recording.sites import code_at, in_two_arms
-from convlab.simulation.rules.dependence import depends
+from convlab.simulation.rules.dependence import calling_lines, depends
+from convlab.simulation.rules.element_owners import (
+    Needed,
+    belongs_to_thread,
+    is_an_index,
+    is_same_element,
+    needed,
+)
 from convlab.simulation.rules.happens_before import in_order
 from convlab.simulation.rules.retries import LOCKING, Retry, Update
 
@@ -35,6 +43,12 @@ class Around(Flag):
     UPDATES = auto()  # both threads write the element, at one line or in two arms of an ``if``
     AT_ONCE = auto()  # and each after equally many visits of that line
     ONE_STEP = auto()  # both read the element, equally often, before one of them changes it
+    LOOP_STEP = auto()  # the same in a loop with no barrier: one of the two may be a step ahead
+    EXCHANGED = auto()  # both read the element and then store in it what does not depend on it
+    OWN_RESULT = auto()  # a plain read gets an index from what the thread's own atomic returns
+    NARROW_FENCE = auto()  # beside TOLD: the first thread has fenced for its own block only
+    LOCK_OF_BLOCK = auto()  # both hold a lock in shared memory, each that of its block
+    EARLY_MESSAGE = auto()  # another thread of the block tells of the access, with no barrier
 
 
 class Circumstances:
@@ -114,18 +128,10 @@ class Circumstances:
     ) -> Around:
         lines = self._line(first.site), self._line(second.site)
         if lines[0] != lines[1] and not in_two_arms(first.site, second.site):
-            reads = any(
-                self._reads_first(*pair, group)
-                for pair, (its, changes) in (
-                    ((first, second), lines),
-                    ((second, first), lines[::-1]),
-                )
-                # A line that reads below the one that writes reads what an earlier pass of their
-                # loop has left: a barrier is missing at the loop's end, not an atomic.
-                if its[0] != changes[0] or its[1] < changes[1]
-                if _decides(pair[0].site, pair[1].site, its[1], changes[1])
-            )
-            return Around.ONE_STEP if reads else Around.NOTHING
+            for reader, changer in (first, second), (second, first):
+                if found := self._by_read(reader, changer, group):
+                    return found
+            return Around.NOTHING
         stores = [
             [
                 one
@@ -140,19 +146,93 @@ class Circumstances:
         at_once = Around.AT_ONCE if visits[0] & visits[1] else Around.NOTHING
         return Around.UPDATES | at_once
 
-    def _reads_first(
+    def _by_read(
+        self, reader: LoggedAccess, changer: LoggedAccess, group: list[LoggedAccess]
+    ) -> Around:
+        """Return the circumstances of one thread that reads an element and another one that changes
+        it, after it has read the element at the same line."""
+        if reader.kind != READ or changer.kind == READ:
+            return Around.NOTHING
+        if self._returned_it(reader, changer, group):
+            return Around.OWN_RESULT
+        code, its_code = code_at(reader.site), code_at(changer.site)
+        line, its_line = self._line(reader.site)[1], self._line(changer.site)[1]
+        if code is None or its_code is None:
+            return Around.ONE_STEP if self._reads_first(reader, changer, group) else Around.NOTHING
+        if code is not its_code:
+            # A function finds what another one changes, as the root of a tree.
+            by_result = self._finds(code, its_code, its_line)
+            reads = by_result and self._reads_first(reader, changer, group, equally_often=False)
+            return Around.ONE_STEP if reads else Around.NOTHING
+        # A line that reads below the one that writes reads what an earlier pass of their loop has
+        # left: a barrier is missing at the loop's end, not an atomic.
+        if line >= its_line:
+            return Around.NOTHING
+        file = code.co_filename
+        means = needed(
+            code,
+            file,
+            read_at=reader.site - id(code),
+            read=line,
+            change=its_line,
+            in_one_block=reader.block == changer.block,
+        )
+        if means == Needed.BARRIER:
+            return Around.NOTHING
+        # What a thread looks for in memory, others find after more steps or fewer.
+        often = belongs_to_thread(code, file, its_line)
+        if not self._reads_first(reader, changer, group, equally_often=often):
+            return Around.NOTHING
+        if depends(code, file, line, its_line):
+            return Around.ONE_STEP if means == Needed.ATOMIC else Around.LOOP_STEP
+        stored = {one.thread for one in group if one.kind == WRITE and one.site == changer.site}
+        both = {reader.thread, changer.thread} <= stored
+        exchanged = both and means == Needed.ATOMIC and is_same_element(code, file, line, its_line)
+        return Around.EXCHANGED if exchanged else Around.NOTHING
+
+    def _finds(self, function: CodeType, caller: CodeType, line: int) -> bool:
+        """Return whether what a line of a caller stores depends on what the function returns, and
+        the element does not belong to the thread. In other functions the two have nothing to do
+        with each other: one loads a slice, which the other uses."""
+        file = caller.co_filename
+        calls = calling_lines(caller, file, function.co_name)
+        return not belongs_to_thread(caller, file, line) and any(
+            call < line and depends(caller, file, call, line) for call in calls
+        )
+
+    def _returned_it(
         self, reader: LoggedAccess, changer: LoggedAccess, group: list[LoggedAccess]
     ) -> bool:
-        """Return whether both threads read the element at the line of the reader, before the other
-        one changes it."""
-        if reader.kind != READ or changer.kind == READ:
+        """Return whether the reader has updated the element itself, as the other thread does, and
+        uses what it then reads as an index: the atomic has returned an index of its own."""
+        code = code_at(reader.site)
+        if changer.kind != ATOMIC or code is None or code_at(changer.site) is not code:
             return False
+        mine = any(
+            one.kind == ATOMIC
+            and one.thread == reader.thread
+            and one.position < reader.position
+            and self._line(one.site) == self._line(changer.site)
+            for one in group
+        )
+        lines = self._line(reader.site)[1], self._line(changer.site)[1]
+        return mine and is_an_index(code, code.co_filename, *lines)
+
+    def _reads_first(
+        self,
+        reader: LoggedAccess,
+        changer: LoggedAccess,
+        group: list[LoggedAccess],
+        equally_often: bool = True,
+    ) -> bool:
+        """Return whether both threads read the element at the line of the reader, before the other
+        one changes it, and ``equally_often`` have come there as often."""
         return any(
             one.kind == READ
             and one.thread == changer.thread
             and one.position < changer.position
             and self._line(one.site) == self._line(reader.site)
-            and self._visit(one) == self._visit(reader)
+            and (not equally_often or self._visit(one) == self._visit(reader))
             for one in group
         )
 
@@ -162,15 +242,6 @@ class Circumstances:
         before = (columns.thread == access.thread) & (columns.phase == access.phase)
         before &= (columns.site == access.site) & (columns.position < access.position)
         return int(before.sum())
-
-
-def _decides(reads: int, changes: int, its_line: int, other_line: int) -> bool:
-    """Return whether what is written at the site ``changes`` depends on what is read at the other.
-    In two functions it does not: one loads a slice, which the other uses."""
-    code, other = code_at(reads), code_at(changes)
-    if code is None or other is None:
-        return True
-    return code is other and depends(code, code.co_filename, its_line, other_line)
 
 
 def waits(update: Update) -> bool:

@@ -8,6 +8,7 @@ what they and others have read before, and need a barrier.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from functools import lru_cache
 from types import CodeType
 
@@ -19,9 +20,9 @@ DEPENDENCES = 1000  # pairs of lines that are kept
 
 @lru_cache(maxsize=DEPENDENCES)
 def depends(code: CodeType, file: str, read: int, write: int) -> bool:
-    """Return whether the value that the line ``write`` of a function stores, or whether it stores
-    one, depends on what its line ``read`` reads. True for a function without source. ``file`` is
-    the code's, because codes of two files may be equal."""
+    """Return whether the value that the line ``write`` of a function stores, or where or whether it
+    stores one, depends on what its line ``read`` reads. True for a function without source.
+    ``file`` is the code's, because codes of two files may be equal."""
     tree = source_tree(code, file)
     if tree is None:
         return True
@@ -39,7 +40,20 @@ def depends(code: CodeType, file: str, read: int, write: int) -> bool:
                 if lines not in decided:
                     decided.append(lines)
     stores = [one for one in statements if _own_lines(one, write)]
-    return _within(write, decided) or any(_uses(one, known, read) for one in stores)
+    return _within(write, decided) or any(
+        _uses(one, known, read) or not known.isdisjoint(_names_in(_indices(one))) for one in stores
+    )
+
+
+def calling_lines(code: CodeType, file: str, function: str) -> list[int]:
+    """Return the lines in which a function calls another one by its name."""
+    tree = source_tree(code, file)
+    return sorted(
+        node.lineno
+        for node in (() if tree is None else ast.walk(tree))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) == function
+    )
 
 
 def _within(line: int, ranges: list[range]) -> bool:
@@ -71,13 +85,27 @@ def _uses(statement: ast.stmt, known: set[str], read: int) -> bool:
     """Return whether a statement uses what is known to depend, or is at the line that reads."""
     if _own_lines(statement, read) and not isinstance(statement, ast.FunctionDef):
         return True
-    names = {
+    return not known.isdisjoint(_names_in(_expressions(statement)))
+
+
+def _names_in(expressions: Iterable[ast.expr]) -> set[str]:
+    return {
         node.id
-        for expression in _expressions(statement)
+        for expression in expressions
         for node in ast.walk(expression)
         if isinstance(node, ast.Name)
     }
-    return bool(names & known)
+
+
+def _indices(statement: ast.stmt) -> list[ast.expr]:
+    """Return the indices of the elements in which a statement stores."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return [
+        node.slice
+        for target in targets
+        for node in ast.walk(target)
+        if isinstance(node, ast.Subscript)
+    ]
 
 
 def _assigned(statement: ast.stmt) -> set[str]:

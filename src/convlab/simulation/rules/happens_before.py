@@ -180,6 +180,21 @@ class HappensBefore:
             )
         return answer
 
+    def early_message(self, first: LoggedAccess, second: LoggedAccess) -> LoggedAccess | None:
+        """Return the atomic by which another thread of the first one's block tells the second
+        thread that the block has stored, although no barrier lies between the first access and its
+        fence: a block's ticket that one thread takes too early. None without one."""
+        for one in self._learned.get((second.block, first.block), ()):
+            fence = one.fence
+            if fence.thread == first.thread or fence.phase != first.phase:
+                continue
+            if not in_order(one.atomic, second):
+                continue
+            for atomic in self._atomics[first.block, one.atomic.address]:
+                if atomic.thread == fence.thread and atomic.position > fence.position:
+                    return atomic
+        return None
+
     def _moment(self, access: LoggedAccess) -> Moment:
         """Return all that the order of an access and the events depends on. Its thread tells its
         block and warp."""

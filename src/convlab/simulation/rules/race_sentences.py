@@ -20,14 +20,22 @@ from convlab.simulation.rules.circumstances import Around, update_in
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.finding_words import (
     AT_ONCE,
+    EARLY_MESSAGE,
+    EXCHANGED,
     HARMLESS,
     IN_A_BRANCH,
+    LOCK_OF_BLOCK,
+    LOOP_STEP,
+    LOOP_STEP_OF_BLOCKS,
+    NARROW_FENCE,
     NO_BARRIER,
     NO_FENCE,
     NO_ORDER,
+    NO_ORDER_OF_COOPERATIVE,
     NOT_ATOMIC,
     NOT_ONE_STEP,
     ONE_LOCKED,
+    OWN_RESULT,
     PLAIN_POLL,
     SAME_WARP,
     TWO_STORES,
@@ -40,7 +48,8 @@ DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 
 
 class RaceSentences:
-    """Puts the races of a log into words. ``syncs_warps`` if the kernel calls ``syncwarp``."""
+    """Puts the races of a log into words. ``syncs_warps`` if the kernel calls ``syncwarp``,
+    ``syncs_grid`` if it waits for the whole grid."""
 
     def __init__(
         self,
@@ -49,9 +58,11 @@ class RaceSentences:
         grid: Coordinates,
         block_shape: Coordinates,
         syncs_warps: bool,
+        syncs_grid: bool,
     ) -> None:
         self._sites, self.columns = sites, log.columns()
         self._grid, self._block_shape, self._syncs_warps = grid, block_shape, syncs_warps
+        self._syncs_grid = syncs_grid
         self._block_size = math.prod(block_shape)
         # How many threads and warps reach two sites, by both sites, the block, and one warp if only
         # that counts. A log may have hundreds of races of two lines.
@@ -65,13 +76,18 @@ class RaceSentences:
         missing = self._missing(first, second, conflict.around)
         if first.block != second.block:
             one, other = self._block(first), self._block(second)
-        elif missing.startswith(NO_BARRIER) and self._in_a_branch(first, second):
+        elif (
+            missing.startswith(NO_BARRIER)
+            and LOOP_STEP not in missing
+            and self._in_a_branch(first, second)
+        ):
             missing += IN_A_BRANCH
         elif first.warp == second.warp and self._by_warps(first, second):
             other += SAME_WARP
         if self._polls(first) or self._polls(second):
             element += PLAIN_POLL
-        if conflict.kind == "global race" and self._may_be_benign(first, second):
+        benign = conflict.kind == "global race" and self._may_be_benign(first, second)
+        if benign and missing != OWN_RESULT:  # there the number is wanted, not a test of it
             missing += HARMLESS
         did = first.value if first.kind == ATOMIC and first.value else DOES[first.kind]
         does = "overwrites" if second.kind == WRITE else second.value or DOES[second.kind]
@@ -90,17 +106,28 @@ class RaceSentences:
         if Around.POLLED in around:
             return NO_FENCE
         if Around.TOLD in around:
-            return UNFENCED_BLOCKS if blocks else UNFENCED
+            told = NARROW_FENCE if Around.NARROW_FENCE in around else UNFENCED_BLOCKS
+            return told if blocks else UNFENCED
+        if Around.LOCK_OF_BLOCK in around:
+            return LOCK_OF_BLOCK
         if Around.LOCKED in around:
             return ONE_LOCKED
+        if Around.EARLY_MESSAGE in around:
+            return f"{EARLY_MESSAGE} tells that block"
+        if Around.OWN_RESULT in around:
+            return OWN_RESULT
         not_ordered = f", {NO_ORDER}" if blocks else ""
         update = update_in(*self._sites.line(second.site)) if Around.UPDATES in around else ""
         if update:
             return NOT_ATOMIC.format(update) + not_ordered
         if Around.ONE_STEP in around:
             return NOT_ONE_STEP + not_ordered
+        if Around.EXCHANGED in around:
+            return EXCHANGED + not_ordered
+        if Around.LOOP_STEP in around:
+            return LOOP_STEP_OF_BLOCKS if blocks else LOOP_STEP
         if blocks:
-            return NO_ORDER
+            return NO_ORDER_OF_COOPERATIVE if self._syncs_grid else NO_ORDER
         if Around.AT_ONCE in around:
             return AT_ONCE
         return TWO_STORES if first.kind == second.kind == WRITE else NO_BARRIER

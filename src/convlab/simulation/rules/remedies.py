@@ -18,26 +18,36 @@ from convlab.simulation.rules.finding_words import (
     ALL_LOOPS,
     AT_NUMBER,
     AT_ONCE,
+    BLOCKS_TOO,
+    BLOCKS_TOO_OF_COOPERATIVE,
     BY_TENSOR_CORES,
     COPY_OVERWRITES,
     DYNAMIC_BYTES,
+    EARLY_MESSAGE,
     EXCH_OVERWRITES,
     EXCH_OVERWRITES_THAT,
+    EXCHANGED,
     FROM_OLD_VALUE,
     GIVES_UP,
     GOES_ON,
+    HARMLESS,
     HOST_READS,
     HOST_WRITES,
     IMPOSSIBLE,
     IN_A_BRANCH,
     IN_A_CALL,
     LACKS,
+    LOCK_OF_BLOCK,
+    LOOP_STEP,
+    LOOP_STEP_OF_BLOCKS,
     MAY_READ,
+    NARROW_FENCE,
     NEEDS_REGISTERS,
     NO_BARRIER_FENCE,
     NO_FENCE,
     NO_INIT,
     NO_ORDER,
+    NO_ORDER_OF_COOPERATIVE,
     NO_VALUE,
     NOT_ATOMIC,
     NOT_FILLED,
@@ -53,6 +63,7 @@ from convlab.simulation.rules.finding_words import (
     ONE_LOCKED,
     OTHER_ITERATION,
     OVERWRITES_PRODUCT,
+    OWN_RESULT,
     PARTED,
     PLAIN_POLL,
     RETURNED_IN,
@@ -80,6 +91,9 @@ EQUALLY_OFTEN = "Let all threads run the loop equally often. Guard the work in i
 # Said after the remedy of a race between two blocks.
 ONE_BLOCK = "A barrier would not help: cuda.syncthreads() orders the threads of one block only."
 
+# Said after the remedy of a race that may be harmless.
+MEANT = "If both numbers are right, read by cuda.ldcv and store by cuda.stwt or an atomic."
+
 # Remedies of races in shared memory and in global memory. Where a thread holds a lock or waits for
 # a flag, a barrier would hang; where both threads change the element, a barrier does not help.
 RACES = {
@@ -87,10 +101,28 @@ RACES = {
     "another one after the wait.",
     UNFENCED_BLOCKS: "Put cuda.threadfence() before the atomic that frees the lock, or before an "
     "atomic flag that the other block waits for, and another one after the wait.",
+    NARROW_FENCE: "Put cuda.threadfence() before that atomic, and another one after the wait: "
+    "cuda.threadfence_block() orders memory for the threads of one block only.",
+    EARLY_MESSAGE: "Put cuda.syncthreads() before that fence, so that all threads of the block "
+    "have stored before one of them tells the other blocks.",
+    LOCK_OF_BLOCK: "Keep the lock in global memory, in an argument of the kernel, so that all "
+    "blocks take the same one, with cuda.threadfence() after it is taken and before it is freed.",
+    OWN_RESULT: "Use the number that the thread's own atomic returns, as in i = "
+    "cuda.atomic.add(a, 0, 1): no other thread gets the same.",
     ONE_LOCKED: "Take the same lock around both accesses, with cuda.threadfence() after it is "
     "taken and before it is freed. A barrier may only stand before all locks.",
     NOT_ONE_STEP: "Use an atomic that does both, such as cuda.atomic.max or cuda.atomic.add, or "
     "repeat both in a loop until cuda.atomic.cas returns what was read.",
+    EXCHANGED: "Use cuda.atomic.exch, which stores the new number and returns the old one, or "
+    "repeat both in a loop until cuda.atomic.cas returns what was read.",
+    LOOP_STEP_OF_BLOCKS: "Launch the kernel once for each step of the loop, or end each step by "
+    "sync() of cuda.cg.this_grid(). If threads want one element in the same step, use an atomic "
+    "that reads and changes it.",
+    BLOCKS_TOO_OF_COOPERATIVE: "Call sync() of cuda.cg.this_grid() between the two accesses. "
+    "cuda.syncthreads() orders the threads of one block only.",
+    BLOCKS_TOO: "Store to another array than the threads read, or split the kernel into two "
+    "launches between the two accesses. A barrier is not enough: cuda.syncthreads() orders the "
+    "threads of one block only.",
     TWO_STORES: "Let each element belong to one thread, put cuda.syncthreads() between the two "
     "stores, or use an atomic.",
     NOT_ATOMIC.format("+="): "Use cuda.atomic.add, or let each element belong to one thread.",
@@ -106,6 +138,9 @@ RACES = {
     "all threads of the block reach it, or use an atomic.",
     AT_ONCE: "Let each element belong to one thread, or use an atomic.",
     SAME_WARP: "Put cuda.syncwarp() between the two accesses, or use an atomic.",
+    LOOP_STEP: "Put cuda.syncthreads() at the end of each step of the loop, where all threads of "
+    "the block reach it. If threads want one element in the same step, use an atomic that reads "
+    "and changes it.",
 }
 
 REMEDIES = {
@@ -175,6 +210,8 @@ REMEDIES = {
         "earlier.",
         PLAIN_POLL: "Poll with cuda.ldcv or an atomic, and set the flag with cuda.stwt or an "
         "atomic, because the compiler may make a plain load only once.",
+        NO_ORDER_OF_COOPERATIVE: "Call sync() of cuda.cg.this_grid() between the two accesses, let "
+        "each element belong to one thread, or use an atomic.",
         NO_ORDER: "Let each element belong to one thread, use an atomic, put cuda.threadfence() "
         "before an atomic flag that the other block waits for, or split the kernel into two "
         "launches.",
@@ -262,7 +299,16 @@ REMEDIES = {
 def remedy_of(kind: str, what: str) -> str:
     """Return the remedy of a finding of this kind that says ``what``."""
     remedy = next(remedy for piece, remedy in REMEDIES[kind].items() if piece in what)
+    in_one_step = any(piece in what for piece in (NOT_ONE_STEP, EXCHANGED, OWN_RESULT))
+    if HARMLESS in what and not in_one_step:
+        remedy += f" {MEANT}"
     return f"{remedy} {ONE_BLOCK}" if NO_ORDER in what else remedy
+
+
+def names_barrier(kind: str, what: str) -> bool:
+    """Return whether the remedy is a barrier of the threads of one block that race."""
+    between_blocks = NO_ORDER in what or EARLY_MESSAGE in what
+    return not between_blocks and "cuda.sync" in remedy_of(kind, what)
 
 
 def usual_remedy(kind: str) -> str:

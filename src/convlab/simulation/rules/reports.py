@@ -23,6 +23,8 @@ from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.dynamic_memory import Aliased
 from convlab.simulation.rules.finding_words import (
     ALIASED,
+    BLOCKS_TOO,
+    BLOCKS_TOO_OF_COOPERATIVE,
     IN_A_CALL,
     NO_BARRIER,
     NOT_FILLED,
@@ -39,9 +41,11 @@ from convlab.simulation.rules.findings import (
 )
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
 from convlab.simulation.rules.races import Conflict
+from convlab.simulation.rules.remedies import names_barrier
 
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
 _BY_PRODUCT = READ + LANDED
+RaceLines = tuple[frozenset[tuple[str, int]], str]  # with the name of the array
 
 
 class Named(Protocol):
@@ -74,6 +78,7 @@ class Reports:
         # Returns the words about a narrow counter of the loop at a site.
         self.counter_at: Callable[[int], str] = lambda site: ""
         self.syncs_warps = False  # whether the kernel calls syncwarp
+        self.syncs_grid = False  # whether the kernel waits for the whole grid
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
         self._found: dict[tuple[object, ...], Finding] = {}
@@ -82,6 +87,9 @@ class Reports:
         self._causes: dict[str, tuple[object, ...]] = {}
         self._later: dict[tuple[object, ...], list[int]] = {}
         self._sentences: RaceSentences | None = None
+        # The lines and arrays of races between threads of a block, and of those between blocks.
+        self._within: set[RaceLines] = set()
+        self._across: set[RaceLines] = set()
 
     def add(
         self,
@@ -214,6 +222,9 @@ class Reports:
             what = f"{who} {DOES[first.kind]} {element} and tensor cores read it, {NO_BARRIER}"
         else:
             what = self._sentences_of(log).sentence(conflict, element) + self.order
+            lines = frozenset((self.sites.line(first.site), self.sites.line(second.site)))
+            races = self._within if first.block == second.block else self._across
+            races.add((lines, span.name))
         self.add(
             kind,
             what,
@@ -236,8 +247,19 @@ class Reports:
                 grid=self._grid,
                 block_shape=self._block_shape,
                 syncs_warps=self.syncs_warps,
+                syncs_grid=self.syncs_grid,
             )
         return known
+
+    def _with_other_blocks(self, one: Finding) -> Finding:
+        """Return a race within a block whose remedy is a barrier with the words that it races
+        between blocks too, if it does: then the barrier is not enough."""
+        lines = frozenset(((one.file, one.line), (one.other_file or "", one.other_line or 0)))
+        key = lines, one.array or ""
+        if key not in self._within & self._across or not names_barrier(one.kind, one.what):
+            return one
+        too = BLOCKS_TOO_OF_COOPERATIVE if self.syncs_grid else BLOCKS_TOO
+        return replace(one, what=f"{one.what}, {too}")
 
     def aliased(self, found: Aliased) -> None:
         """Note that dynamic shared memory is read through another name than it was written by."""
@@ -276,7 +298,8 @@ class Reports:
             what = f"{self._found[key].what}, as at the {these}"
             self._found[key] = replace(self._found[key], what=what)
         self._later = {}
-        found = tuple(sorted(self._found.values(), key=lambda f: (f.line, f.kind)))
+        every = map(self._with_other_blocks, self._found.values())
+        found = tuple(sorted(every, key=lambda f: (f.line, f.kind)))
         if self.seed is not None:
             told = f", seen in the order of seed {self.seed}"
             found = tuple(replace(one, what=one.what + told) for one in found)

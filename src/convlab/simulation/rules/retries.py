@@ -53,10 +53,10 @@ class Update(NamedTuple):
 def update_of(code: CodeType, offset: int, file: str) -> Update:
     """Return the update by the call or load at ``offset``, as far as this function's text shows it;
     nothing without source. ``file`` is the code's, because codes of two files may be equal."""
-    tree, position = source_tree(code, file), _position_at(code, offset)
+    tree, position = source_tree(code, file), position_at(code, offset)
     nodes = [] if tree is None else [*ast.walk(tree)]
     for node in nodes:
-        if isinstance(node, ast.Call) and _position(node) == position:
+        if isinstance(node, ast.Call) and position_of(node) == position:
             return Update(
                 retry=_Result(nodes, node).retry(),
                 computed=_is_computed(nodes, node) or _is_decided_by_old_value(nodes, node),
@@ -64,7 +64,7 @@ def update_of(code: CodeType, offset: int, file: str) -> Update:
                 walks=_walks(nodes, node),
                 name=getattr(node.func, "attr", ""),
             )
-        if isinstance(node, ast.Subscript) and _position(node) == position:
+        if isinstance(node, ast.Subscript) and position_of(node) == position:
             return Update(Retry.UNTIL_DONE) if _only_polls(nodes, node) else Update()
     return Update()
 
@@ -329,14 +329,15 @@ def _is_counted(loop: ast.While) -> bool:
     return bool(names & (steps - others))
 
 
-def _position_at(code: CodeType, offset: int) -> SourcePosition:
+def position_at(code: CodeType, offset: int) -> SourcePosition:
     """Return the position in the source of the expression of an instruction."""
     one = instruction(code, offset)
     at = next((step for step in dis.get_instructions(code) if step.offset == one), None)
     return () if at is None or at.positions is None else tuple(at.positions)
 
 
-def _position(node: ast.expr) -> SourcePosition:
+def position_of(node: ast.expr) -> SourcePosition:
+    """Return the position of an expression in the source."""
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
