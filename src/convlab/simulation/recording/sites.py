@@ -130,6 +130,10 @@ class Sites:
         """Return whether the code is that of one of the functions."""
         return id(code) in self._codes
 
+    def is_of_kernel(self, site: int) -> bool:
+        """Return whether the kernel itself contains the site, not a device function."""
+        return self._kernel is not None and self.code(site) is self._kernel
+
     def one_each(self, sites: np.ndarray) -> np.ndarray:
         """Return the sites with one number for each instruction: see :func:`instruction`."""
         known, inverse = np.unique(sites, return_inverse=True)

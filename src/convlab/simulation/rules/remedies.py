@@ -46,6 +46,7 @@ from convlab.simulation.rules.finding_words import (
     NO_BARRIER_FENCE,
     NO_FENCE,
     NO_INIT,
+    NO_NEW_NUMBERS,
     NO_ORDER,
     NO_ORDER_OF_COOPERATIVE,
     NO_VALUE,
@@ -68,6 +69,7 @@ from convlab.simulation.rules.finding_words import (
     PLAIN_POLL,
     RETURNED_IN,
     SAME_WARP,
+    STALE_CAS,
     STREAM_RACE,
     TWO_STORES,
     UNFENCED,
@@ -262,6 +264,10 @@ REMEDIES = {
     "endless loop": {
         GOES_ON: "Count in a wider type, such as int64, or compare with a number that the type "
         "reaches.",
+        STALE_CAS: "Use the number that cuda.atomic.cas returns as the next one that it expects, "
+        "and compute the new value from it inside the loop.",
+        NO_NEW_NUMBERS: "Let each pass of the loop bring its variables nearer to the end, as lo = "
+        "mid + 1 does in a binary search, or leave it when they do not change.",
         ALL_LOOPS: "End the loops earlier, or allow more steps.",
         USUAL: "Change inside the loop a value that its condition tests.",
     },

@@ -32,7 +32,7 @@ from convlab.simulation.threads.snapshots import (
     variables,
 )
 from convlab.simulation.threads.waiting import YIELD, WaitingCall
-from convlab.simulation.threads.waits import Wait, waits_of
+from convlab.simulation.threads.waits import Wait, said_of_stuck_loop, waits_of
 
 # Iterations of a loop before a look at it: at first, of one that polls, and at most.
 FIRST, LATER, MOST = 64, 8, 4096
@@ -199,7 +199,8 @@ class Scheduler:
                 now = [*variables(frame.f_locals)]
                 if now == before:
                     what = f"after {done:,} iterations this loop only repeats what it has done"
-                    self._endless(what, site)
+                    stuck = said_of_stuck_loop(frame, site, self._reports.sites)
+                    self._endless(f"{what}: {stuck}" if stuck else what, site)
                 before = now if looks & (looks - 1) == 0 else before
             else:
                 before = None
@@ -243,6 +244,9 @@ class Scheduler:
         kind, what = "deadlock", f"no thread can go on{much}: {said}"
         if all(wait.stores for wait in waits):
             kind, what = "endless loop", f"nothing changes any more{much}: {said}"
+        if (stuck := next((wait for wait in waits if wait.stuck), None)) is not None:
+            # Others may wait for such a thread, which waits for nobody.
+            first, other, kind, what = stuck, None, "endless loop", str(stuck)
         reports.add(kind, what, first.site, first.thread, other, block=reports.block(first.block))
         raise Stop
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import cast
 
 import numpy as np
 
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import WRITE, AccessLog
-from convlab.simulation.rules.finding_words import AT_NUMBER
+from convlab.simulation.recording.sites import Sites
+from convlab.simulation.rules.finding_words import AT_NUMBER, NO_NEW_NUMBERS, STALE_CAS
 from convlab.simulation.rules.reports import Reports
+from convlab.simulation.rules.stuck_loops import stuck_loop
 from convlab.simulation.threads.greenlets import Block
 from convlab.simulation.threads.snapshots import frames_of_kernel
 from convlab.simulation.threads.waiting import AWAITING, NUMBERED_BARRIER, YIELD, WaitingCall
@@ -30,11 +33,14 @@ class Wait:
     polled: str
     stores: bool
     awaits: str = ""  # what it waits for, if not at a call for others
+    stuck: str = ""  # the variables that take no new numbers, if it waits for nobody
     count: int = 0
 
     def __str__(self) -> str:
         who = self.who + (f" and {self.count - 1:,} more" if self.count > 1 else "")
         s = "" if self.count > 1 else "s"
+        if self.stuck:
+            return f"{who} repeat{s} the loop in {self.line} for ever: {self.stuck}"
         if self.stores:
             return f"{who} store{s} in {self.polled} in {self.line}"
         if self.kind == YIELD:
@@ -69,7 +75,8 @@ def waits_of(
             if kind == NUMBERED_BARRIER:
                 awaits = _numbered(call, block)
             number = block.number * block.size + thread.number
-            if kind == YIELD and log is not None and number in last:
+            stuck = said_of_stuck_loop(frame, site, reports.sites) if kind == YIELD else ""
+            if kind == YIELD and log is not None and number in last and not stuck:
                 address, access = last[number]
                 polled, stores = _element(log, address, arrays), access & 3 == WRITE
             wait = Wait(
@@ -82,9 +89,30 @@ def waits_of(
                 polled=polled,
                 stores=stores,
                 awaits=awaits,
+                stuck=stuck,
             )
             found.setdefault((line, kind, polled or awaits), wait).count += 1
     return list(found.values())
+
+
+def said_of_stuck_loop(frame: FrameType, site: int, sites: Sites) -> str:
+    """Say which variables of the loop around a site take no new numbers, if it waits for nobody;
+    else empty."""
+    code = frame.f_code
+    of_kernel = sites.is_of_kernel(site)
+    found = stuck_loop(code, code.co_filename, sites.line(site)[1], of_kernel)
+    values = frame.f_locals
+    said = [f"{name} ({values[name]})" for name in found.names if name in values]
+    if not said:
+        return ""
+    if found.by_cas:
+        return f"{said[0]}, which {STALE_CAS}"
+    *early, last = said
+    return (
+        f"{', '.join(early)} and {last} take {NO_NEW_NUMBERS}"
+        if early
+        else (f"{last} takes {NO_NEW_NUMBERS}")
+    )
 
 
 def _numbered(call: WaitingCall, block: Block) -> str:
