@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
+from convlab.simulation.compiled import engine_choice
 from convlab.simulation.host.programs import OwnNumbers, simulate, simulator
+from convlab.simulation.rules.findings import SimulationError
 
 ALL = 0xFFFFFFFF
 
@@ -188,3 +190,73 @@ def test_one_launch_warns() -> None:
     with pytest.warns(OwnNumbers, match="shfl_down_sync gives a lane"):
         simulate(cuda.jit(sum_stored_by_all), 1, 64, np.ones(64, np.float32), out)
     assert (out[::32] == 32).all()  # what it leaves is what a GPU does
+
+
+def index_from_an_absent_lane(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        j = cuda.shfl_sync(0xFFFFFF00, i, 0)
+        out[i] = a[j]
+
+
+def slot_from_a_lane_that_is_not_the_leader(a, out):
+    i = cuda.grid(1)
+    if i % 3 == 1:
+        mask = cuda.activemask()
+        base = 0
+        if cuda.laneid == 1:
+            base = int32(cuda.atomic.add(out, 0, 1)) * 0 + 8
+        base = cuda.shfl_sync(mask, base, 0)
+        out[base + cuda.popc(mask & cuda.lanemask_lt())] = a[i]
+
+
+def divisor_from_an_absent_lane(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        bits = int32(cuda.shfl_sync(0xFFFFFF00, i, 0))
+        out[i] = 7 // (bits - 2147483647)
+
+
+def number_of_an_absent_lane_not_used(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        j = cuda.shfl_sync(0xFFFFFF00, i, 0)
+        out[i] = a[j if j < 0 and j > 0 else i]
+
+
+def index_too_large_of_its_own(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        j = cuda.shfl_sync(0xFFFFFF00, i, 9)
+        out[i] = a[j + 60]
+
+
+@pytest.mark.parametrize("seconds", [0.0, float("inf")], ids=["compiled", "explained"])
+@pytest.mark.parametrize(
+    ("function", "kind", "says"),
+    [
+        (
+            index_from_an_absent_lane,
+            "inactive lane",
+            "is wrong with another number in its place: a",
+        ),
+        (slot_from_a_lane_that_is_not_the_leader, "inactive lane", "reads lane 0, which does not"),
+        (divisor_from_an_absent_lane, "inactive lane", "reads lane 0, which does not take part"),
+        (index_too_large_of_its_own, "out of bounds", "a[69] is outside"),
+        (number_of_an_absent_lane_not_used, "", ""),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_wrong_index_from_an_absent_lane_names_the_lane(
+    function: Any, kind: str, says: str, seconds: float, monkeypatch
+) -> None:
+    monkeypatch.setattr(engine_choice, "limits", engine_choice.Limits.all_at(seconds))
+    arrays = np.ones(64, np.int64), np.zeros(64, np.int64)
+    try:
+        simulate(cuda.jit(function), 1, 32, *arrays)
+    except SimulationError as error:
+        (finding,) = error.findings
+        assert finding.kind == kind, str(finding)
+        assert says in finding.what
+    else:
+        assert not kind

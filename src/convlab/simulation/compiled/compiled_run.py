@@ -54,7 +54,7 @@ class CompiledRun:
             # Whether a negative index is a mistake depends on the text of its line only.
             if not all(one.is_negative_index for one in result.suspects):
                 raise NeedsGreenlets(
-                    f"the other engine finds nothing wrong with {result.reasons()}"
+                    f"the other engine must check {result.reasons()} in the whole launch"
                 )
         if result.beyond_warp and self._depends_on_own_numbers(left):
             raise NeedsGreenlets("results depend on what a shuffle reads from beyond the warp")

@@ -38,11 +38,12 @@ from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.atomic_records import AtomicRead
 from convlab.simulation.rules.finding_words import GIVES_UP, PARTED, WITHOUT_LOCK
-from convlab.simulation.rules.findings import SimulationError
+from convlab.simulation.rules.findings import Finding, SimulationError
 from convlab.simulation.rules.outcomes import Outcome, alike, difference
 from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
+from convlab.support.code_places import file_said
 
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
 DEPENDS = "depends on order"  # the kind of most findings here
@@ -245,6 +246,9 @@ class _Reruns:
         except Exception as error:
             if order.seed is not None:
                 error.add_note(f"This launch ran in the order of seed {order.seed}.")
+            if order.undefined and isinstance(error, SimulationError) and error.findings:
+                # The launch went well with the lanes' own numbers.
+                _report_undefined(self._launch, other, error.findings[0])
             raise
         finally:
             self._kept.restore(self._hosts)
@@ -339,13 +343,21 @@ def _add(other: RepeatableLaunch, what: str, key: AtomicRead) -> None:
     other.reports.raise_any(ended=False)
 
 
-def _report_undefined(launch: RepeatableLaunch, other: RepeatableLaunch) -> None:
-    """Raise ``SimulationError`` for what lanes read from those that do not take part."""
+def _report_undefined(
+    launch: RepeatableLaunch, other: RepeatableLaunch, after: Finding | None = None
+) -> None:
+    """Raise ``SimulationError`` for what lanes read from those that do not take part, and for the
+    finding ``after`` it, which another number in its place has caused: it is an index, perhaps."""
     size = other.clock.block_size
+    # The findings of the run are about numbers that no kernel has computed.
+    reports = launch.reports
     for site, (what, number) in launch.shuffles.undefined_at.items():
-        block = other.reports.block(number // size)
-        other.reports.add("inactive lane", what, site, number % size, block=block)
-    other.reports.raise_any(ended=False)
+        if after is not None:
+            line = f"line {after.line} of {file_said(after.file)}"
+            what += f", and {line} is wrong with another number in its place: {after.what}"
+        block = reports.block(number // size)
+        reports.add("inactive lane", what, site, number % size, block=block)
+    reports.raise_any(ended=False)
 
 
 def _evidence(one: AtomicHistory, two: AtomicHistory) -> tuple[str, AtomicRead] | None:
