@@ -473,6 +473,32 @@ def summed_by_the_last_block_with_no_fence(a, out):
             a[1] += out[k]
 
 
+def copied_by_the_last_block(a, out):
+    """Other threads do not wait for the one that takes the ticket."""
+    last = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        out[cuda.blockIdx.x] = cuda.blockIdx.x + 1
+        cuda.threadfence()
+        last[0] = cuda.atomic.add(a, 0, 1)
+    if last[0] == cuda.gridDim.x - 1 and i < cuda.gridDim.x:
+        a[i + 1] = out[i]
+
+
+def copied_by_another_thread_of_the_last_block(a, out):
+    """As before, and the thread that reads has no race within its block."""
+    last = cuda.shared.array(1, int32)
+    i = cuda.threadIdx.x
+    if i == 0:
+        out[cuda.blockIdx.x] = cuda.blockIdx.x + 1
+        cuda.threadfence()
+        last[0] = cuda.atomic.add(a, 0, 1)
+    if last[0] == cuda.gridDim.x - 1 and i == 1:
+        for k in range(3):
+            if k != cuda.blockIdx.x:
+                a[k + 1] = out[k]
+
+
 def told_by_a_narrow_fence(a, out):
     if cuda.grid(1) == 0:
         out[0] = 9
@@ -518,6 +544,8 @@ BLOCKS = [
     (exchanged_in_steps_of_blocks, "Launch the kernel once for each step", "this_grid()"),
     (summed_by_the_last_block, "Put cuda.syncthreads() before that fence", ""),
     (summed_by_the_last_block_with_no_fence, "Let each element", "threadfence"),
+    (copied_by_the_last_block, "Put cuda.syncthreads()", ""),
+    (copied_by_another_thread_of_the_last_block, "Put cuda.syncthreads()", ""),
     (told_by_a_narrow_fence, "Put cuda.threadfence() before", "cuda.threadfence_block() orders"),
     (counted_under_a_lock_of_each_block, "Keep the lock in global memory", ""),
     (counted_after_a_lock_of_each_block, "Use cuda.atomic.add", ""),

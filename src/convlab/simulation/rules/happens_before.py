@@ -195,6 +195,16 @@ class HappensBefore:
                     return atomic
         return None
 
+    def message_to_another(self, first: LoggedAccess, second: LoggedAccess) -> LoggedAccess | None:
+        """Return the atomic by which another thread of the second one's block hears of the first
+        access, with no barrier between that atomic and the second access. None without one."""
+        for one in self._learned.get((second.block, first.block), ()):
+            atomic = one.atomic
+            apart = atomic.thread != second.thread and atomic.phase == second.phase
+            if apart and in_order(first, one.fence):
+                return atomic
+        return None
+
     def _moment(self, access: LoggedAccess) -> Moment:
         """Return all that the order of an access and the events depends on. Its thread tells its
         block and warp."""

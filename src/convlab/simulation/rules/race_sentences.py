@@ -23,6 +23,7 @@ from convlab.simulation.rules.finding_words import (
     EARLY_MESSAGE,
     EXCHANGED,
     HARMLESS,
+    HEARD_BY_ANOTHER,
     IN_A_BRANCH,
     LOCK_OF_BLOCK,
     LOOP_STEP,
@@ -114,6 +115,8 @@ class RaceSentences:
             return ONE_LOCKED
         if Around.EARLY_MESSAGE in around:
             return f"{EARLY_MESSAGE} tells that block"
+        if Around.HEARD_BY_ANOTHER in around:
+            return f"{HEARD_BY_ANOTHER} hears of it"
         if Around.OWN_RESULT in around:
             return OWN_RESULT
         not_ordered = f", {NO_ORDER}" if blocks else ""

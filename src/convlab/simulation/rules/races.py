@@ -32,11 +32,15 @@ from convlab.simulation.recording.access_log import (
     within,
 )
 from convlab.simulation.recording.sites import Sites, instruction
+from convlab.simulation.rules.block_orders import (
+    are_under_locks_of_blocks,
+    has_narrow_fence,
+    stands_above,
+)
 from convlab.simulation.rules.circumstances import Around, Circumstances, wait_for_others
-from convlab.simulation.rules.happens_before import BLOCK_FENCE, HappensBefore
+from convlab.simulation.rules.happens_before import HappensBefore
 from convlab.simulation.rules.memory_traffic import changes, packed
 from convlab.simulation.rules.retries import Update, update_of
-from convlab.simulation.rules.shared_locks import is_under_lock_of_block
 from convlab.simulation.rules.thread_clocks import ThreadClocks
 from convlab.simulation.rules.unwritten import UnwrittenMemory
 
@@ -258,15 +262,7 @@ class Race:
                 here = _in_time(accesses, indices)
                 for first, second in self._first(here, scope, happens_before):
                     where = "shared race" if first.address < GLOBAL else "global race"
-                    if happens_before()(first, second, fenced=False):
-                        around = Around.POLLED
-                    else:
-                        message = happens_before().early_message(first, second)
-                        around = self._between_blocks(first, second, message)
-                    if not around:
-                        around = circumstances().around(first, second, here)
-                    if Around.TOLD in around and self._has_narrow_fence(first, second):
-                        around |= Around.NARROW_FENCE
+                    around = self._around(first, second, here, happens_before(), circumstances)
                     seen[sites] += 1
                     yield Conflict(where, first, second, around)
 
@@ -292,35 +288,30 @@ class Race:
             yield first, second
             return
 
-    def _between_blocks(
-        self, first: LoggedAccess, second: LoggedAccess, message: LoggedAccess | None
+    def _around(
+        self,
+        first: LoggedAccess,
+        second: LoggedAccess,
+        group: list[LoggedAccess],
+        happens_before: HappensBefore,
+        circumstances: Callable[[], Circumstances],
     ) -> Around:
-        """Return what two blocks rely on that does not hold: the ``message`` of a thread that has
-        not waited for its block, or a lock in shared memory."""
-        if first.block == second.block:
-            return Around.NOTHING
-        places = [self._sites.line(one.site) for one in (first, second)]
-        if message is not None:
-            # A barrier orders what stands above the message.
-            file, line = self._sites.line(message.site)
-            if places[0][0] == file and places[0][1] < line:
+        """Return the circumstances of a race. ``group`` are the accesses to the element that are
+        not ordered."""
+        if happens_before(first, second, fenced=False):
+            return Around.POLLED
+        if first.block != second.block:
+            early = happens_before.early_message(first, second)
+            if stands_above(first, early, self._sites):
                 return Around.EARLY_MESSAGE
-        codes = [self._sites.code(one.site) for one in (first, second)]
-        under_locks = all(
-            code is not None and is_under_lock_of_block(code, code.co_filename, line)
-            for code, (_, line) in zip(codes, places, strict=True)
-        )
-        return Around.LOCK_OF_BLOCK if under_locks else Around.NOTHING
-
-    def _has_narrow_fence(self, first: LoggedAccess, second: LoggedAccess) -> bool:
-        """Return whether the first thread has called a fence after its access that orders memory
-        for its own block only."""
-        return first.block != second.block and any(
-            one.kind == BLOCK_FENCE
-            and one.thread == first.thread
-            and first.position < one.position < second.position
-            for one in self.fences
-        )
+            heard = happens_before.message_to_another(first, second)
+            if stands_above(heard, second, self._sites):
+                return Around.HEARD_BY_ANOTHER
+            if are_under_locks_of_blocks((first, second), self._sites):
+                return Around.LOCK_OF_BLOCK
+        around = circumstances().around(first, second, group)
+        narrow = Around.TOLD in around and has_narrow_fence(first, second, self.fences)
+        return around | Around.NARROW_FENCE if narrow else around
 
     def _update(self, site: int) -> Update:
         """Return the facts from the kernel's text about the access at a site."""

@@ -31,6 +31,7 @@ from convlab.simulation.rules.finding_words import (
     GIVES_UP,
     GOES_ON,
     HARMLESS,
+    HEARD_BY_ANOTHER,
     HOST_READS,
     HOST_WRITES,
     IMPOSSIBLE,
@@ -107,6 +108,8 @@ RACES = {
     "cuda.threadfence_block() orders memory for the threads of one block only.",
     EARLY_MESSAGE: "Put cuda.syncthreads() before that fence, so that all threads of the block "
     "have stored before one of them tells the other blocks.",
+    HEARD_BY_ANOTHER: "Put cuda.syncthreads() after that atomic, so that all threads of the block "
+    "wait for the one that hears of the other blocks.",
     LOCK_OF_BLOCK: "Keep the lock in global memory, in an argument of the kernel, so that all "
     "blocks take the same one, with cuda.threadfence() after it is taken and before it is freed.",
     OWN_RESULT: "Use the number that the thread's own atomic returns, as in i = "
@@ -305,16 +308,15 @@ REMEDIES = {
 def remedy_of(kind: str, what: str) -> str:
     """Return the remedy of a finding of this kind that says ``what``."""
     remedy = next(remedy for piece, remedy in REMEDIES[kind].items() if piece in what)
-    in_one_step = any(piece in what for piece in (NOT_ONE_STEP, EXCHANGED, OWN_RESULT))
-    if HARMLESS in what and not in_one_step:
+    other = NOT_ONE_STEP, EXCHANGED, OWN_RESULT, LOOP_STEP, LOOP_STEP_OF_BLOCKS
+    if HARMLESS in what and not any(piece in what for piece in other):
         remedy += f" {MEANT}"
     return f"{remedy} {ONE_BLOCK}" if NO_ORDER in what else remedy
 
 
 def names_barrier(kind: str, what: str) -> bool:
-    """Return whether the remedy is a barrier of the threads of one block that race."""
-    between_blocks = NO_ORDER in what or EARLY_MESSAGE in what
-    return not between_blocks and "cuda.sync" in remedy_of(kind, what)
+    """Return whether the remedy is a barrier of the threads of one block."""
+    return NO_ORDER not in what and "cuda.sync" in remedy_of(kind, what)
 
 
 def usual_remedy(kind: str) -> str:

@@ -27,6 +27,7 @@ from convlab.simulation.rules.finding_words import (
     BLOCKS_TOO_OF_COOPERATIVE,
     IN_A_CALL,
     NO_BARRIER,
+    NO_ORDER,
     NOT_FILLED,
     RETURNED_IN,
     SAME_WARP,
@@ -87,7 +88,8 @@ class Reports:
         self._causes: dict[str, tuple[object, ...]] = {}
         self._later: dict[tuple[object, ...], list[int]] = {}
         self._sentences: RaceSentences | None = None
-        # The lines and arrays of races between threads of a block, and of those between blocks.
+        # The lines and arrays of races between threads of a block, and of those between blocks that
+        # nothing orders.
         self._within: set[RaceLines] = set()
         self._across: set[RaceLines] = set()
 
@@ -223,8 +225,10 @@ class Reports:
         else:
             what = self._sentences_of(log).sentence(conflict, element) + self.order
             lines = frozenset((self.sites.line(first.site), self.sites.line(second.site)))
-            races = self._within if first.block == second.block else self._across
-            races.add((lines, span.name))
+            if first.block == second.block:
+                self._within.add((lines, span.name))
+            elif NO_ORDER in what:  # else something else helps both
+                self._across.add((lines, span.name))
         self.add(
             kind,
             what,
