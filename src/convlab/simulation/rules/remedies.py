@@ -269,8 +269,8 @@ REMEDIES = {
         "reaches.",
         STALE_CAS: "Use the number that cuda.atomic.cas returns as the next one that it expects, "
         "and compute the new value from it inside the loop.",
-        NO_NEW_NUMBERS: "Let each pass of the loop bring its variables nearer to the end, as lo = "
-        "mid + 1 does in a binary search, or leave it when they do not change.",
+        NO_NEW_NUMBERS: "Let each pass of a search leave out what it has looked at, as "
+        "lo = mid + 1 does. Change inside the loop a value that its condition tests.",
         ALL_LOOPS: "End the loops earlier, or allow more steps.",
         USUAL: "Change inside the loop a value that its condition tests.",
     },
