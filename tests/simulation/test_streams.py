@@ -315,6 +315,14 @@ def managed_memory_read_and_never_waited_for(one, other) -> None:
     np.zeros(N)[:] = shared + 1
 
 
+def managed_memory_compared_by_numpy_too_early(one, other) -> None:
+    """The finding names the program's line, not NumPy's."""
+    shared = cuda.managed_array(N)
+    shared[:] = 1
+    double[*FULL, one](shared, shared)
+    np.testing.assert_array_less(shared * 1, 2)
+
+
 def data_read_before_its_flag(one, other) -> None:
     """Only the flag is polled."""
     shared = cuda.managed_array(N)
@@ -576,7 +584,7 @@ WRONG = {
     **dict.fromkeys(
         (
             *(managed_memory_read_too_early, managed_memory_read_and_never_waited_for),
-            data_read_before_its_flag,
+            *(managed_memory_compared_by_numpy_too_early, data_read_before_its_flag),
         ),
         "the host reads managed memory that double may not have written yet",
     ),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
+
 from convlab.simulation.memory.touched import Touched, common
 from convlab.simulation.rules.finding_words import STREAM_RACE
 from convlab.simulation.rules.findings import Finding
@@ -16,7 +18,7 @@ DEFAULT = 0  # the number of the default stream
 Clock = dict[int, int]  # the number of operations of each stream that are over
 _LIBRARIES = tuple(
     f"{Path(module.__file__ or '').parent}/"
-    for module in (sys.modules["convlab"], sys.modules["numba"], sys.modules["numba.cuda"])
+    for module in (sys.modules["convlab"], sys.modules["numba"], sys.modules["numba.cuda"], np)
 )
 
 
@@ -128,7 +130,7 @@ def _merged(*clocks: Clock) -> Clock:
 
 
 def program_frame() -> FrameType:
-    """Return the frame of the program that runs now, outside of convlab and Numba."""
+    """Return the frame of the program that runs now, outside of convlab, Numba and NumPy."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
@@ -136,6 +138,6 @@ def program_frame() -> FrameType:
 
 
 def program_line() -> tuple[str, int]:
-    """Return the file and line of the program that runs now, outside of convlab and Numba."""
+    """Return the file and line of the program that runs now, of :func:`program_frame`."""
     frame = program_frame()
     return frame.f_code.co_filename, frame.f_lineno
