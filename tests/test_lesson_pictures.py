@@ -141,6 +141,14 @@ def test_a_block_that_did_not_run_is_not_said_to_access_nothing():
         launch = trace(cuda.jit(right_neighbours), 4, 32, *arrays, block_shown=block).main
         assert lessons.who_does_what(launch, "out").legend[1:] == (words,)
 
+    def races_in_two_blocks(out):
+        if cuda.grid(1) < 64:
+            out[0] = cuda.grid(1)
+
+    launch = trace(cuda.jit(races_in_two_blocks), 4, 32, arrays[1], block_shown=3).main
+    assert launch.findings  # a race does not end a launch
+    assert lessons.who_does_what(launch, "out").legend[1:] == (grey,)
+
 
 def test_a_request_s_picture_has_the_trace_s_sectors():
     launch = launched("m01")

@@ -105,13 +105,16 @@ def judged_by_processes(
     """Yield each mutant with its result as it comes, which the file has by then."""
     with ProcessPoolExecutor(jobs) as pool:
         futures = {pool.submit(judged, one): one for one in mutants}
-        for future in as_completed(futures):
-            one, now = futures[future], future.result()
-            if file is not None:
-                row = {"key": one.key, **now._asdict()}
-                with file.open("a", encoding="utf-8") as lines:
-                    lines.write(json.dumps(row) + "\n")
-            yield one, now
+        try:
+            for future in as_completed(futures):
+                one, now = futures[future], future.result()
+                if file is not None:
+                    row = {"key": one.key, **now._asdict()}
+                    with file.open("a", encoding="utf-8") as lines:
+                        lines.write(json.dumps(row) + "\n")
+                yield one, now
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # only those that run are waited for
 
 
 def main() -> int:

@@ -62,7 +62,7 @@ EQUIVALENT = [
     (r"^g03_shared_pixels: if k < K: .* => K -> \(K\) - 1$", "both sides come in fours"),
     (r"^g03_shared_pixels: for j in range\(TIMES\): channel = .* => TIMES -> \(TIMES\) \+ 1$",
      "one more turn, for which no channel is left"),
-    (r"^g02_exchanged_roles: \[1\] for q in range\(FLOAT4\): w = .* => FLOAT4 -> \(FLOAT4\) \+ 1$",
+    (r"^g02_exchanged_roles: \[1\] for q in range\(PIXELS\): w = .* => PIXELS -> \(PIXELS\) \+ 1$",
      "one more turn, for which no column is left"),
     (r"range\(0, (ELEMENTS|STEPS|C_i|H_f|W_f), .* => \1 -> \(\1\) \+ 1$",
      "one more turn, for which no element is left"),

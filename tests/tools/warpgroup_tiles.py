@@ -35,6 +35,7 @@ from convlab.running.engines.kernels import compile_launch
 from convlab.running.plans import Plan
 
 BATCH = 32
+MOST_ERROR = 1e-5  # of the largest output; float32 sums of a million terms differ by 2e-6
 LAYERS = {name: paper_layer(name, BATCH) for name in LAYER_NAMES} | {
     "7x7 stem": ConvProblem(BATCH, 3, 224, 224, 64, 7, stride=2, padding=3),
     "64 channels": ConvProblem(BATCH, 64, 56, 56, 64, 3, padding=1),
@@ -153,6 +154,8 @@ def rows_of(of_one: list[Choice]) -> Iterator[dict[str, Any]]:
         run(None)
         torch.cuda.synchronize()
         error = float((output - expected).abs().max() / expected.abs().max())
+        if not error <= MOST_ERROR:  # NaN is no error that is small enough
+            raise AssertionError(f"{choice}: the largest error is {error} of the largest output")
         tile, ms = str(choice.tile), measure(run).median_ms
         yield {"stage": choice.stage.name, "tile": tile, "ms": ms, "error": error}
 

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from convlab.device import FLOAT4
 from convlab.ladder.stage import GRID_LIMIT, Program, Stage, Tile, blocks_for, sms_for
@@ -285,25 +286,34 @@ T03 = Heuristic(
     registers_of_k=2,
 )
 
-# The rates of t05, relative to its best, and of t06, in multiply-adds a clock, by M_B. t06's are
-# fitted to 220 times of an H200, of 21 layers at batch 1 and 32 and of t05 on the paper's layers,
-# with a root mean square error of 14 %; tensor cores could do 341. Those of 8, 16, 48, 80 and 96,
-# which are for layers with so few channels, are relative to the others on 15 such layers. No other
-# multiples of 8: 24 and 40 gain little, and 88, 104 and 120 were slower than 64.
+
+class WarpgroupRates(NamedTuple):
+    """The speed of a tile of 128 windows in t05, relative to its best tile, and in t06, in
+    multiply-adds per clock and SM."""
+
+    t05: float
+    t06: float
+
+
+# By M_B. t06's of 32, 64, 112 and 128 are fitted to 220 times of an H200, of 21 layers at batch 1
+# and 32 and of t05 on the paper's layers; tensor cores could do 341. Its others are in proportion
+# to these on layers of few channels (tests/tools/warpgroup_tiles.py). t05's of 8, 16, 48 and 80 are
+# estimates in t06's proportions. No other multiples of 8: with 24 and 40 gains are small, and 88,
+# 104 and 120 were slower than 64.
 WARPGROUP_RATES = {
-    128: (1.0, 341.0),
-    112: (1.0, 341.0),
-    96: (0.93, 341.0),
-    80: (0.86, 320.0),
-    64: (0.89, 334.0),
-    48: (0.72, 300.0),
-    32: (0.6, 260.0),
-    16: (0.4, 150.0),
-    8: (0.2, 75.0),
+    128: WarpgroupRates(t05=1.0, t06=341.0),
+    112: WarpgroupRates(t05=1.0, t06=341.0),
+    96: WarpgroupRates(t05=0.93, t06=341.0),
+    80: WarpgroupRates(t05=0.86, t06=320.0),
+    64: WarpgroupRates(t05=0.89, t06=334.0),
+    48: WarpgroupRates(t05=0.72, t06=300.0),
+    32: WarpgroupRates(t05=0.6, t06=260.0),
+    16: WarpgroupRates(t05=0.4, t06=150.0),
+    8: WarpgroupRates(t05=0.2, t06=75.0),
 }
 
 T05 = Heuristic(
-    rates={(M_B, 128, M_B // 4, 4): rate for M_B, (rate, _) in WARPGROUP_RATES.items()},
+    rates={(M_B, 128, M_B // 4, 4): rates.t05 for M_B, rates in WARPGROUP_RATES.items()},
     slice_depth=lambda problem: 16,
     overhead=80.0,
     smallest=(32, 32),
@@ -315,7 +325,7 @@ T05 = Heuristic(
 T06 = replace(
     T05,
     rates={
-        (M_B, 128, M_B // 4, 4): rate / FMA_A_CLOCK for M_B, (_, rate) in WARPGROUP_RATES.items()
+        (M_B, 128, M_B // 4, 4): rates.t06 / FMA_A_CLOCK for M_B, rates in WARPGROUP_RATES.items()
     },
     overhead=75.0,
     latency=Latency(slice=1590.0, copy=0.0, step=0.0, fma=0.0),

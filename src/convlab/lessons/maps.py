@@ -108,7 +108,7 @@ def who_does_what(
     legend = ["Each box is an element, and the number in it is the thread."]
     if threads.max() >= WARP:
         legend.append("Each colour is a warp: 32 threads with neighbouring numbers.")
-    if launch.findings and not launch.requests:
+    if launch.ended and not launch.requests:
         legend.append(f"The launch ended before {block} ran: {launch.findings[-1].what}.")
     elif (threads == -1).any():
         legend.append("This block does not access the grey boxes.")

@@ -146,7 +146,8 @@ class LaunchTrace:
     """The trace of one launch.
 
     ``source`` holds the lines of kernel and device functions by file and number; ``block_shown`` is
-    the block of ``requests`` and ``footprints``.
+    the block of ``requests`` and ``footprints``. ``ended`` is true if the launch stopped before its
+    end, at the last finding.
     """
 
     kernel: str
@@ -161,6 +162,7 @@ class LaunchTrace:
     requests_left_out: int = 0
     footprints: tuple[Footprint, ...] = ()
     findings: tuple[Finding, ...] = ()
+    ended: bool = False
 
     def total(self, name: str, accesses: Iterable[LineAccess] | None = None) -> int:
         """Return the sum of one count of :class:`LineAccess`, over all lines or those given."""

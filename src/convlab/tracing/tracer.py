@@ -192,5 +192,5 @@ def _launch(
     except NotSimulated:
         raise
     except SimulationError as error:
-        return recorder.trace(error.findings)
+        return recorder.trace(error.findings, ended=error.ended)
     return recorder.trace()

@@ -130,8 +130,8 @@ class TrafficRecorder:
                 )
             )
 
-    def trace(self, findings: tuple[Finding, ...] = ()) -> LaunchTrace:
-        """Return what was recorded."""
+    def trace(self, findings: tuple[Finding, ...] = (), ended: bool = False) -> LaunchTrace:
+        """Return what was recorded, of a launch that ``ended`` at a finding or at its end."""
         launch = self._launch
         assert launch is not None
         spans, files = launch.log.spans, _Files()
@@ -208,6 +208,7 @@ class TrafficRecorder:
             requests_left_out=self._left_out,
             footprints=tuple(footprints),
             findings=tuple(named),
+            ended=ended,
         )
 
 

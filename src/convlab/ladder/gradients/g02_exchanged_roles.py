@@ -17,7 +17,7 @@ from functools import cache
 
 from numba import cuda, float32, int64, uint32
 
-from convlab.device import FLOAT4, BoxMap, WindowMap
+from convlab.device import BoxMap, WindowMap
 from convlab.ladder.main.m15_split_k import STAGE as FUSED
 from convlab.ladder.stage import (
     Argument,
@@ -38,6 +38,7 @@ from convlab.problems.gradient import Gradient
 from convlab.problems.problem import ConvProblem
 
 THREADS = 256
+PIXELS = 4  # of a thread that interleaves
 
 
 def make_flip(gradient: Gradient) -> Kernel:
@@ -73,13 +74,13 @@ def make_flip(gradient: Gradient) -> Kernel:
 
 def make_interleave(gradient: Gradient) -> Kernel:
     """Interleaves the phases of the convolution's output, which gives dL/dinput. A thread has up to
-    four pixels of a row, ``ACROSS`` columns apart, so it computes what a row needs once."""
+    ``PIXELS`` pixels of a row, ``ACROSS`` columns apart, so it computes what a row needs once."""
     p, made = gradient.problem, gradient.as_convolution
     H_i, W_i = p.H_i, p.W_i
     s_h, s_w, p_h, p_w = p.s_h, p.s_w, p.p_h, p.p_w
     first_h, first_w = gradient.first_row(0), gradient.first_row(1)
     F_h, F_w = gradient.phases(0), gradient.phases(1)
-    ROWS, ACROSS = p.N_i * p.C_i * H_i, blocks_for(W_i, FLOAT4)
+    ROWS, ACROSS = p.N_i * p.C_i * H_i, blocks_for(W_i, PIXELS)
     MAP, W_m = made.H_o * made.W_o, made.W_o
 
     @cuda.jit
@@ -92,14 +93,14 @@ def make_interleave(gradient: Gradient) -> Kernel:
         channel, i_h = row // H_i, row % H_i  # of all images
         f_h, m_h = (i_h + p_h) % s_h, (i_h + p_h) // s_h - first_h
         at = int64((channel * F_h + f_h) * F_w) * MAP + m_h * W_m
-        R = cuda.local.array(FLOAT4, float32)  # so that no load waits for a store
-        for q in range(FLOAT4):
+        R = cuda.local.array(PIXELS, float32)  # so that no load waits for a store
+        for q in range(PIXELS):
             w = i_w + q * ACROSS
             f_w, m_w = (w + p_w) % s_w, (w + p_w) // s_w - first_w
             R[q] = float32(0)  # stays zero if the phase sees no tap
             if w < W_i and f_h < F_h and f_w < F_w:
                 R[q] = maps[at + f_w * MAP + m_w]
-        for q in range(FLOAT4):
+        for q in range(PIXELS):
             w = i_w + q * ACROSS
             if w < W_i:
                 of_input[int64(row) * W_i + w] = R[q]
@@ -152,14 +153,16 @@ def through(stage: Stage) -> Stage:
         problem = gradient.as_convolution
         return stage if problem.groups == 1 or stage.grouped else GROUPED, problem
 
-    def prepare(gradient: Gradient, tile: Tile | None = None) -> Program:
+    def prepare(
+        gradient: Gradient, tile: Tile | None = None, sm_count: int | None = None
+    ) -> Program:
         chosen, problem = forward_of(gradient)
         tile = tile if chosen.tiles else None
-        forward = chosen.prepare(problem, tile, **splits_for(chosen, problem, tile, None))
+        forward = chosen.prepare(problem, tile, **splits_for(chosen, problem, tile, sm_count))
         return (_of_input if gradient.of == "input" else _of_weight)(gradient, forward)
 
-    def tile_of(gradient: Gradient) -> Tile:
-        return production_tile(stage, gradient.as_convolution) or Tile(1, 1, 1)
+    def tile_of(gradient: Gradient, sm_count: int | None = None) -> Tile:
+        return production_tile(stage, gradient.as_convolution, sm_count) or Tile(1, 1, 1)
 
     def additions(gradient: Gradient) -> int:
         chosen, problem = forward_of(gradient)
@@ -187,9 +190,10 @@ def _of_input(gradient: Gradient, forward: Program) -> Program:
     if gradient.problem.stride != (1, 1) or problem.output_shape != gradient.output_shape:
         buffers.append(Buffer("maps", problem.output_shape))
         names["output"] = "maps"
-        rows, threads = gradient.output_shape[:3], blocks_for(gradient.output_shape[3], FLOAT4)
+        N_i, C_i, H_i, W_i = gradient.output_shape
         maps, output = Flat("maps"), Flat("output")
-        after = [_launch(make_interleave(gradient), (*rows, threads), maps, output)]
+        threads = N_i, C_i, H_i, blocks_for(W_i, PIXELS)
+        after = [_launch(make_interleave(gradient), threads, maps, output)]
     return _around(forward, buffers, [before], names, after)
 
 

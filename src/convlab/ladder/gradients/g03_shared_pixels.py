@@ -55,8 +55,8 @@ LANES_N = 8  # lanes of a warp along the taps
 FEWEST_SLICES = 8  # slices of a block: fewer would spend their time on beginning and ending
 ADDING_THREADS = 256
 
-# What an H200 takes, fitted to the times of 18 layers by tests/tools/warpgroup_tiles.py.
-SLICE_NS = {  # of an SM for a slice of one of its blocks, by M_B and N_B
+# Prices on an H200, fitted to the times of 18 layers by tests/tools/warpgroup_tiles.py.
+SLICE_NS = {  # nanoseconds that an SM needs for a slice of one block, by M_B and N_B
     (32, 64): 270.0,
     (32, 128): 415.0,
     (64, 64): 385.0,
@@ -65,9 +65,10 @@ SLICE_NS = {  # of an SM for a slice of one of its blocks, by M_B and N_B
     (96, 128): 770.0,
     (128, 64): 640.0,
 }
-SCALAR_ROW_NS = 3.0  # more for each channel whose pixels are not loaded four at a time
-BEGIN_AND_END = 4  # slices that a block's beginning and end take as long as
-PART_NS = 0.0027  # to write and to read a number of ``parts``
+SCALAR_ROW_NS = 3.0  # additional for each channel whose pixels are loaded one at a time
+BEGIN_AND_END = 4  # a block's beginning and end take as long as so many slices
+PART_NS = 0.0027  # nanoseconds to write and to read a number of ``parts``
+REGISTERS = 112  # of a thread beside its sums
 INPUT_GRADIENT = through(BY_WARPGROUPS)
 
 
@@ -188,7 +189,7 @@ def make_kernel(gradient: Gradient, tile: Tile, splits: int) -> Kernel:
     p = gradient.problem
     M, TAPS = p.C_o, p.C_i * p.H_f * p.W_f
     M_B, N_B, M_T, N_T = tile.M_B, tile.N_B, tile.M_T, tile.N_T
-    THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(112), (M_T, N_T)
+    THREADS, BLOCKS, O_SHAPE = tile.threads, tile.resident_blocks(REGISTERS), (M_T, N_T)
     SLICES = blocks_for(p.N, SLICE)
     SHARE = blocks_for(SLICES, splits)  # slices of a block
     F_SLICE, I_SLICE = SLICE * 2 * M_B, SLICE * N_B  # numbers; F: dL/doutput, both parts
@@ -201,7 +202,7 @@ def make_kernel(gradient: Gradient, tile: Tile, splits: int) -> Kernel:
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
     def read(S_I, at, X):
-        for j in range(N_T):  # taps group_id, + 8, and with N_T 4 + 16 and + 24 of the warp's
+        for j in range(N_T):  # taps group_id and group_id + 8 of the warp; if N_T is 4, 16 more
             X[0, j], X[1, j], X[2, j], X[3, j] = load4(S_I, at + j * (LANES_N * SLICE))
 
     @cuda.jit(device=True, **gpu_only(forceinline=True))
@@ -344,8 +345,8 @@ def make_add_parts(gradient: Gradient, splits: int) -> tuple[Kernel, int]:
 
 
 def require_tile_of_taps(gradient: Gradient, tile: Tile) -> None:
-    """Raise ``ValueError`` for a tile that four warps side by side cannot share: each has all
-    channels of two or four taps a lane. Sums of more than 128 channels spill."""
+    """Raise ``ValueError`` for a tile that four warps side by side cannot share: each lane has two
+    or four taps and a quarter of the channels. Sums of more than 128 channels spill."""
     tile.require(tile.N_T in (2, 4), "N_T must be 2 or 4, a lane's taps of one or two products")
     whole = tile.N_B == 32 * tile.N_T and tile.K_B == SLICE and tile.threads == 128
     tile.require(whole, "N_B must be 32 * N_T, K_B 16 and M_T M_B / 4, the tile of a warpgroup")
@@ -355,14 +356,14 @@ def require_tile_of_taps(gradient: Gradient, tile: Tile) -> None:
     tile.require_shared_memory(DEPTH * SLICE * (2 * tile.M_B + tile.N_B) + of_taps)
 
 
-def estimated_ns(gradient: Gradient, tile: Tile) -> float:
-    """Return the estimated nanoseconds of dL/dweight on an H200. Its SMs multiply their blocks'
-    slices in rounds of as many blocks as are resident; then all parts are read once."""
+def estimated_ns(gradient: Gradient, tile: Tile, sm_count: int = H200_SMS) -> float:
+    """Return the estimated nanoseconds of dL/dweight. SMs multiply their blocks' slices in rounds
+    of as many blocks as are resident; all parts are written and read once."""
     p = gradient.problem
-    splits = splits_of(gradient, tile)
+    splits = splits_of(gradient, tile, sm_count)
     taps, slices = p.C_i * p.H_f * p.W_f, blocks_for(p.N, SLICE)
     blocks = blocks_for(p.C_o, tile.M_B) * blocks_for(taps, tile.N_B) * splits
-    busiest, resident = blocks_for(blocks, H200_SMS), tile.resident_blocks(112)
+    busiest, resident = blocks_for(blocks, sm_count), tile.resident_blocks(REGISTERS)
     if busiest > resident:  # the last round takes as long as the others
         busiest = blocks_for(busiest, resident) * resident
     of_slice = SLICE_NS[tile.M_B, tile.N_B]
@@ -372,16 +373,16 @@ def estimated_ns(gradient: Gradient, tile: Tile) -> float:
     return busiest * share * of_slice + splits * p.C_o * taps * PART_NS
 
 
-def tile_of(gradient: Gradient) -> Tile:
+def tile_of(gradient: Gradient, sm_count: int = H200_SMS) -> Tile:
     """Return the tile of dL/dinput's convolution, or for dL/dweight the one with the least
     :func:`estimated_ns`."""
     if gradient.of == "input" or gradient.groups > 1:
         stage = INPUT_GRADIENT if gradient.groups == 1 else BY_FLOATS
         assert stage.tiles is not None
         assert stage.tiles.production is not None
-        return stage.tiles.production(gradient)
+        return stage.tiles.production(gradient, sm_count)
     tiles = [Tile(M_B, N_B, SLICE, M_B // 4, N_B // (4 * LANES_N)) for M_B, N_B in SLICE_NS]
-    return min(tiles, key=lambda tile: estimated_ns(gradient, tile))
+    return min(tiles, key=lambda tile: estimated_ns(gradient, tile, sm_count))
 
 
 def splits_of(gradient: Gradient, tile: Tile, sm_count: int = H200_SMS) -> int:
@@ -390,30 +391,30 @@ def splits_of(gradient: Gradient, tile: Tile, sm_count: int = H200_SMS) -> int:
     p = gradient.problem
     tiles = blocks_for(p.C_o, tile.M_B) * blocks_for(p.C_i * p.H_f * p.W_f, tile.N_B)
     slices = blocks_for(p.N, SLICE)
-    wanted = max(1, sm_count * tile.resident_blocks(112) // tiles)
+    wanted = max(1, sm_count * tile.resident_blocks(REGISTERS) // tiles)
     most = max(1, slices // FEWEST_SLICES)
     return blocks_for(slices, blocks_for(slices, min(wanted, most)))  # so that each has slices
 
 
-def prepare(gradient: Gradient, tile: Tile | None = None, splits: int = 0) -> Program:
+def prepare(
+    gradient: Gradient, tile: Tile | None = None, splits: int = 0, sm_count: int = H200_SMS
+) -> Program:
     """Return the program of either gradient; ``splits`` blocks share each sum of dL/dweight, 0 for
-    as many as fill an H200."""
+    as many as fill a GPU of ``sm_count`` SMs."""
     if gradient.groups > 1:
         return BY_FLOATS.prepare(gradient, None)
-    tile = tile or tile_of(gradient)
+    tile = tile or tile_of(gradient, sm_count)
     if gradient.of == "input":
-        return INPUT_GRADIENT.prepare(gradient, tile)
+        return INPUT_GRADIENT.prepare(gradient, tile, sm_count=sm_count)
     require_tile_of_taps(gradient, tile)
     p, slices = gradient.problem, blocks_for(gradient.problem.N, SLICE)
-    splits = splits or splits_of(gradient, tile)
+    splits = splits or splits_of(gradient, tile, sm_count)
     splits = blocks_for(slices, blocks_for(slices, splits))
     sums = p.C_o * p.C_i * p.H_f * p.W_f
     input, of_output, parts = Flat("input"), Flat("weight"), "parts"
     grid = blocks_for(sums // p.C_o, tile.N_B), blocks_for(p.C_o, tile.M_B), splits
-    kernel, (adding, columns) = (
-        make_kernel(gradient, tile, splits),
-        make_add_parts(gradient, splits),
-    )
+    kernel = make_kernel(gradient, tile, splits)
+    adding, columns = make_add_parts(gradient, splits)
     launches = (
         Launch(kernel, grid, (tile.threads,), (input, of_output, parts)),
         Launch(

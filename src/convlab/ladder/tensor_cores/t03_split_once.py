@@ -115,9 +115,9 @@ def pack_filter(problem: ConvProblem, tile: Tile, layout: Layout) -> Program:
     M, K, K_P = problem.M, problem.K, tile.whole_slices(problem.K)
     row_blocks, PLACES = blocks_for(M, tile.M_B), problem.H_f * problem.W_f
     M_P, GROUP = row_blocks * tile.M_B, tile.channel_group(problem)
-    # If a slice is channels of one place, a block packs the same 8 channels at every place of the
-    # filter, because these are neighbours in memory; its warps take the steps in turn. Else it
-    # packs one step of 8 terms, and each warp has other output channels.
+    # If a slice is channels of one place and the filter has several places, a block packs the same
+    # 8 channels at each of them, because these are neighbours in memory; its warps take the steps
+    # in turn. Otherwise a block packs one step, and each warp has other output channels.
     STEPS, GROUP_STEPS = PLACES if GROUP > 1 else 1, max(1, GROUP // 8)
     WARPS_M = PACKING_WARPS if STEPS == 1 else 1
     WARPS_K = PACKING_WARPS // WARPS_M
