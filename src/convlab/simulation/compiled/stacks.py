@@ -12,6 +12,7 @@ import mmap
 import platform
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, lru_cache
 
 import llvmlite.binding as llvm
@@ -124,10 +125,12 @@ def machine_code() -> llvm.ExecutionEngine:
 @lru_cache(maxsize=1)  # to touch the memory for the first time may take longer than a launch
 def _memory(threads: int) -> np.ndarray:
     """Return the memory of the stacks. Only one launch runs at a time, so the next one uses it
-    again. It has small pages: of each stack, a few kilobytes are used."""
-    memory = mmap.mmap(-1, threads * STACK_BYTES)
+    again. It is private: a forked process has a copy, because its launch may run beside this
+    process's. It has small pages: of each stack, a few kilobytes are used."""
+    memory = mmap.mmap(-1, threads * STACK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        with suppress(OSError):  # a system without large pages does not know the advice
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, np.int64).reshape(threads, STACK_BYTES // 8)
 
 
