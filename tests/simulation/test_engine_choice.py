@@ -134,18 +134,19 @@ def test_a_launch_that_takes_long_is_compiled(machine):
     assert machine.launch(scaled_by(2), LONG) == "compiled"
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int | None]:
-    """Return a function of the times at which the blocks of a launch begin, of how many there are,
-    and of the blocks that come to a barrier afterwards. It returns the block at which the launch
-    ends because it takes long."""
+Events = Sequence[tuple[int, float]]  # blocks that begin or come to a barrier, and when
 
-    def ends_at(times: list[float], blocks: int, barriers: Sequence[int] = ()) -> int | None:
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Events, int], int | None]:
+    """Return a function that takes the events of a launch and the number of its blocks. It returns
+    the block at which the launch ends because it takes longer than two seconds."""
+
+    def ends_at(events: Events, blocks: int) -> int | None:
         monkeypatch.setattr(engine_choice, "limits", NEVER._replace(alone=2.0))
         watch = engine_choice.Watch(lambda kernel, number, blocks: None)
         watch.choice = EngineChoice(Mock(), KernelHistory(), in_memory=0.0)
-        numbers = [*range(len(times)), *barriers]
-        for number, now in zip(numbers, times + times[-1:] * len(barriers), strict=True):
+        for number, now in events:
             monkeypatch.setattr(engine_choice, "process_time", lambda now=now: now)
             try:
                 watch("f", number, blocks)
@@ -156,20 +157,46 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int | None]:
     return ends_at
 
 
+def begun_at(*times: float) -> Events:
+    """Return the events of blocks without barriers that begin at these times."""
+    return [*enumerate(times)]
+
+
 def test_the_time_before_the_first_block_does_not_count(watched):
-    assert watched([9.0, 9.4, 9.8, 10.2], blocks=4) is None
-    assert watched([9.0, 9.4, 9.8, 10.2], blocks=6) == 2
+    assert watched(begun_at(9.0, 9.4, 9.8, 10.2), 4) is None
+    assert watched(begun_at(9.0, 9.4, 9.8, 10.2), 6) == 2
 
 
 def test_one_slow_block_does_not_count(watched):
-    assert watched([0.0, 1.0, 1.1, 1.2, 1.3], blocks=11) is None
-    assert watched([0.0, 0.1, 1.2, 1.3, 1.4], blocks=11) is None
-    assert watched([0.0, 1.0, 1.9, 2.8], blocks=3) == 2
-    assert watched([0.0, 2.1], blocks=2) == 1
+    assert watched(begun_at(0.0, 1.0, 1.1, 1.2, 1.3), 11) is None
+    assert watched(begun_at(0.0, 0.1, 1.2, 1.3, 1.4), 11) is None
+    assert watched(begun_at(0.0, 1.0, 1.9, 2.8), 3) == 2
+    assert watched(begun_at(0.0, 2.1), 2) == 1
 
 
 def test_a_block_that_has_waited_for_others_is_not_the_last_that_began(watched):
-    assert watched([0.0, 0.3, 0.6, 0.9, 1.2], blocks=5, barriers=[0, 1, 2]) is None
+    events = [*begun_at(0.0, 0.3, 0.6, 0.9, 1.2), (0, 1.3), (1, 1.4), (2, 1.5)]
+    assert watched(events, 5) is None
+
+
+def test_the_block_that_runs_counts_as_no_whole_one(watched):
+    late_barriers = [(number, number / 10 + late) for number in range(11) for late in (0.0, 0.09)]
+    assert watched(late_barriers, 11) is None
+    assert watched(late_barriers, 31) == 2  # 3.1 seconds
+
+
+def test_a_pause_before_a_barrier_does_not_count(watched):
+    for slow in range(40):
+        events = []
+        for number in range(40):
+            begin = 0.005 * number + (0.2 if number > slow else 0.0)
+            events += [(number, begin), (number, begin + (0.202 if number == slow else 0.002))]
+        assert watched(events, 40) is None, slow
+
+
+def test_a_block_that_takes_long_counts_at_its_barriers(watched):
+    assert watched([*begun_at(0.0, 0.1, 0.2, 0.3), (3, 1.9), (3, 2.1)], 5) == 3
+    assert watched([*begun_at(0.0, 0.1, 0.2, 0.3), (3, 1.9)], 5) is None
 
 
 def test_the_look_on_disk_is_no_part_of_a_launch(machine, monkeypatch):

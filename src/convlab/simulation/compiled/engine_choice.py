@@ -192,12 +192,13 @@ class Watch:
         return 0.0 if self._begin is None else process_time() - self._begin
 
     def _expected(self, number: int, blocks: int) -> float:
-        """Return the seconds that the launch is expected to take. The slowest block does not count:
-        Python may have collected garbage there, which takes longer than many a launch."""
+        """Return the seconds that the launch is expected to take, by the blocks that are over. The
+        slowest of them does not count: Python may have collected garbage there, which takes longer
+        than many a launch. Of the block that runs, only the seconds so far are known."""
         spent = self.seconds()
         if number > self._block:
             self._slowest = max(self._slowest, spent - self._before)
             self._block, self._before = number, spent
         if self._block < 2:
             return spent
-        return max(spent, (spent - self._slowest) * blocks / (self._block - 1))
+        return max(spent, (self._before - self._slowest) * blocks / (self._block - 1))
