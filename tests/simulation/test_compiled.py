@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
-from weakref import WeakKeyDictionary
 
 import numba.extending
 import numpy as np
@@ -91,7 +90,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(compiled_run.CompiledRun, "run", tried)
     monkeypatch.setattr(engine_choice, "say", lambda line: None)
     monkeypatch.setattr(engine_choice, "limits", ALWAYS)
-    monkeypatch.setattr(kernel_history, "_histories", WeakKeyDictionary())
+    monkeypatch.setattr(kernel_history, "histories", kernel_history.Histories())
     return noted
 
 
@@ -852,13 +851,14 @@ def compilations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[li
     kernel_variants._known.clear()
 
 
-def test_machine_code_stays_on_disk(ends, compilations):
+def test_machine_code_stays_on_disk(ends, compilations, monkeypatch):
     for factor in (2, 2, 3, F(3)):  # each is a kernel of its own, as in another process
         kernel = scaled_by(factor)
         arrays = [ramp(64), np.zeros(64, F)]
         assert compare(kernel, 2, 32, lambda arrays=arrays: [one.copy() for one in arrays]) == ""
     for _ in range(2):
         kernel_variants._known.clear()
+        monkeypatch.setattr(kernel_history, "histories", kernel_history.Histories())
         assert compare(first_come, 1, 1, lambda: [np.zeros(1, np.int32) for _ in "12"]) == ""
         assert compare(*WRONG["out of bounds"][:4])
     assert [name[:6] for name in compilations] == [*["scaled"] * 3, "first_", "add_1"]

@@ -1,11 +1,13 @@
-"""Which launches run as machine code: by their own time, by that of the launches before them, and
-by whether the machine code is there. The clock is one of these tests."""
+"""The choice of launches that run as machine code: by their own time, by that of the launches
+before them, and by where the machine code is. The clock is one of these tests."""
 
 from __future__ import annotations
 
 import gc
+import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 from weakref import WeakKeyDictionary, ref
@@ -74,7 +76,7 @@ class Machine:
 
     def begin_process(self) -> None:
         """Forget what a process knows."""
-        self._monkeypatch.setattr(kernel_history, "_histories", WeakKeyDictionary())
+        self._monkeypatch.setattr(kernel_history, "histories", kernel_history.Histories())
         self._monkeypatch.setattr(kernel_variants, "_known", WeakKeyDictionary())
 
     def _on_block(self, kernel: str, number: int, blocks: int) -> None:
@@ -122,6 +124,15 @@ def beyond(a, out):
 def first_come(taken, out):
     if cuda.atomic.exch(taken, 0, 1) == 0:
         out[0] = 7
+
+
+def first_come_of(number: int) -> Any:
+    @cuda.jit
+    def first(taken, out):
+        if cuda.atomic.exch(taken, 0, 1) == 0:
+            out[0] = number
+
+    return first
 
 
 @cuda.jit
@@ -278,6 +289,20 @@ def test_what_is_not_on_disk_is_looked_for_once(machine, monkeypatch):
     assert (looked_for, machine.compiled) == (["scaled"], [])
 
 
+def test_machine_code_on_disk_of_a_kernel_that_is_made_anew_is_not_in_memory(machine):
+    assert machine.launch(scaled_by(2), LONG) == "compiled"
+    ends = [machine.launch(scaled_by(2), SHORT) for _ in range(12)]
+    assert ends.count("compiled") == 2
+    assert machine.compiled == ["scaled"]
+
+
+def test_a_refused_kernel_that_is_made_anew_is_not_tried_again(machine):
+    why = "the result of an exchange is used"
+    given = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    ends = [machine.launch(first_come_of(1), LONG, *given) for _ in range(3)]
+    assert (ends, machine.compiled) == ([why, "", ""], ["first"])
+
+
 def test_a_refused_kernel_is_not_tried_again_and_that_is_said_once(machine):
     ends, results = [], []
     for seconds in (MEDIUM, MEDIUM, MEDIUM, LONG):
@@ -330,6 +355,15 @@ def test_after_a_finding_only_long_launches_are_tried(machine):
     ]
 
 
+def test_a_finding_of_the_first_engine_counts_too(machine):
+    a = np.ones(BLOCKS * THREADS, F)
+    with pytest.raises(convlab.SimulationError, match="out of bounds"):
+        machine.launch(beyond, SHORT, a, np.zeros_like(a))
+    large_enough = np.zeros(a.size + 1, F)
+    ends = [machine.launch(beyond, seconds, a, large_enough) for seconds in (MEDIUM, MEDIUM, LONG)]
+    assert ends == ["", "", "compiled"]
+
+
 def test_a_kernel_that_is_made_anew_goes_on_with_its_history(machine):
     ends = [machine.launch(scaled_by(2), MEDIUM) for _ in range(4)]
     assert ends == ["", "compiled", "compiled", "compiled"]
@@ -366,6 +400,99 @@ def scaled_by_call(function: Any) -> Any:
     return scaled
 
 
+@pytest.mark.parametrize(
+    "values",
+    [(2, 2.0, np.int64(2), np.float32(2), np.float64(2)), (True, 1), (0.0, -0.0)],
+    ids=["numbers", "bool", "signs"],
+)
+def test_equal_values_of_closures_make_other_kernels(machine, values):
+    assert [machine.launch(scaled_by(value), MEDIUM) for value in values] == [""] * len(values)
+    assert machine.launch(scaled_by(values[0]), MEDIUM) == "compiled"
+
+
+def test_equal_values_in_tuples_make_other_kernels(machine):
+    def scaled_by_the_first_of(factors: Any) -> Any:
+        @cuda.jit
+        def scaled(a, out):
+            i = cuda.grid(1)
+            if i < out.size:
+                out[i] = a[i] * factors[0]
+
+        return scaled
+
+    values = [(2, (3,)), (2.0, (3,)), (2, (3.0,))]
+    assert [machine.launch(scaled_by_the_first_of(one), MEDIUM) for one in values] == [""] * 3
+    assert machine.launch(scaled_by_the_first_of((2, (3,))), MEDIUM) == "compiled"
+
+
+CELL = """
+from numba import cuda
+
+@cuda.jit
+def scaled(a, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = {expression}
+"""
+
+
+def from_cell(file: Path, expression: str, **globals_: Any) -> Any:
+    """Return the kernel of a notebook's cell that runs again."""
+    file.write_text(CELL.format(expression=expression))
+    return runpy.run_path(str(file), globals_)["scaled"]
+
+
+def test_values_of_globals_make_other_kernels(machine, tmp_path):
+    file, expression = tmp_path / "cell.py", "a[i] * FACTOR"
+    ends = [
+        machine.launch(from_cell(file, expression, FACTOR=factor), MEDIUM)
+        for factor in (2, 2.0, 2, 2.0)
+    ]
+    assert ends == ["", "", "compiled", "compiled"]
+
+
+def test_a_kernel_that_calls_a_corrected_device_function_is_another_one(machine, tmp_path):
+    file, expression = tmp_path / "cell.py", "a[shifted(i)]"
+    wrong = cuda.jit(device=True)(lambda i: i + 1)
+    right = cuda.jit(device=True)(lambda i: i)
+    with pytest.raises(convlab.SimulationError, match="out of bounds"):
+        machine.launch(from_cell(file, expression, shifted=wrong), LONG)
+    kernel = from_cell(file, expression, shifted=right)
+    assert [machine.launch(kernel, MEDIUM) for _ in range(2)] == ["", "compiled"]
+
+
+def test_a_kernel_of_a_module_that_changes_is_another_one(machine, tmp_path):
+    file, expression = tmp_path / "cell.py", "a[i] * helpers.FACTOR"
+    helpers = ModuleType("helpers")
+    for factor in (2, 3):
+        helpers.FACTOR = factor
+        assert machine.launch(from_cell(file, expression, helpers=helpers), MEDIUM) == ""
+
+
+def test_equal_kernels_of_two_files_count_each_for_itself(machine, tmp_path):
+    one, other = (from_cell(tmp_path / name, "2 * a[i]") for name in ("one.py", "other.py"))
+    assert machine.launch(one, MEDIUM) == machine.launch(other, MEDIUM) == ""
+    assert machine.launch(one, MEDIUM) == "compiled"
+
+
+def test_a_kernel_that_reads_its_globals_again_is_another_one(machine, tmp_path):
+    doubled = cuda.jit(device=True)(lambda x: 2 * x)
+    kernel = from_cell(tmp_path / "cell.py", "scaling(a[i])", scaling=doubled)
+    assert machine.launch(kernel, MEDIUM) == ""
+    with convlab.simulator():
+        kernel.recompile()
+    assert machine.launch(kernel, MEDIUM) == ""
+    assert machine.launch(kernel, MEDIUM) == "compiled"
+
+
+def test_histories_of_the_last_kernels_only_are_kept(machine, monkeypatch):
+    monkeypatch.setattr(kernel_history, "MOST", 2)
+    for factor in (1, 2, 3):
+        machine.launch(scaled_by(factor), MEDIUM)
+    assert len(kernel_history.histories) == 2
+    assert [machine.launch(scaled_by(factor), MEDIUM) for factor in (2, 1)] == ["compiled", ""]
+
+
 def test_a_history_ends_with_its_kernel(machine):
     @cuda.jit(device=True)
     def twice(x):
@@ -373,17 +500,17 @@ def test_a_history_ends_with_its_kernel(machine):
 
     kernel = scaled_by_call(twice)
     assert machine.launch(kernel, SHORT) == ""
-    alive, count = ref(kernel), len(kernel_history._histories)
+    alive, count = ref(kernel), len(kernel_history.histories)
     del kernel
     gc.collect()
-    assert (alive(), len(kernel_history._histories)) == (None, count - 1)
+    assert (alive(), len(kernel_history.histories)) == (None, count - 1)
 
 
 @pytest.mark.parametrize("options", [{"orders": 1}, {"typed": False}], ids=str)
 def test_launches_that_only_the_first_engine_runs_are_not_counted(machine, options):
     kernel = scaled_by(2)
     assert [machine.launch(kernel, LONG, **options) for _ in range(2)] == [""] * 2
-    assert not kernel_history._histories
+    assert not kernel_history.histories
 
 
 def test_the_report_counts_launches_that_are_long_together(machine):

@@ -6,6 +6,7 @@ from threading import Lock
 
 import numpy as np
 
+from convlab.simulation.compiled.kernel_history import KernelHistory
 from convlab.simulation.compiled.kernel_variants import KernelVariant
 from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
 from convlab.simulation.compiled.launches import CompiledLaunch, Result
@@ -20,18 +21,20 @@ from convlab.simulation.rules.outcomes import Outcome, difference
 
 
 class CompiledRun:
-    """A launch as machine code. ``hosts`` are the arrays that it may change, ``before`` what they
-    held before it."""
+    """A launch as machine code. ``history`` is that of its kernel, ``hosts`` are the arrays that
+    the launch may change, ``before`` what they held before it."""
 
     def __init__(
         self,
         facts: LaunchFacts,
+        history: KernelHistory,
         made: MakeLaunch,
         on_block: OnBlock,
         hosts: list[np.ndarray],
         before: Outcome,
     ) -> None:
-        self._facts, self._made, self._on_block = facts, made, on_block
+        self._facts, self._history = facts, history
+        self._made, self._on_block = made, on_block
         self._hosts, self._before = hosts, before
 
     def run(self) -> None:
@@ -81,7 +84,8 @@ class CompiledRun:
         """Run the launch once as machine code, from the arrays as they were."""
         self._before.restore(self._hosts)
         facts = self._facts
-        variant = KernelVariant(facts)
+        # Before the words of the arguments, because it refuses arguments of other types.
+        variant = KernelVariant(facts, self._history)
         given = [with_arrays(one) for one in facts.arguments]
         self._arguments = ArgumentWords(given, facts.unwritten)
         self._kernel = variant.machine_code()
@@ -133,20 +137,29 @@ class CompiledRun:
             raise
 
 
-def has_machine_code(facts: LaunchFacts) -> bool:
-    """Return whether the machine code for a launch is in memory or on disk."""
+def is_in_memory(facts: LaunchFacts, history: KernelHistory) -> bool:
+    """Return whether this process has the machine code for a launch. ``history`` is that of its
+    kernel. It takes no lock, because a look at what is known changes nothing."""
     try:
-        with _one_at_a_time:
-            return KernelVariant(facts).is_there()
+        return KernelVariant(facts, history).is_in_memory()
     except NeedsGreenlets:
         return False
 
 
-def refusal(facts: LaunchFacts) -> str:
-    """Return why a launch cannot run as machine code, as far as its kernel and the types of its
-    arguments tell; else an empty text."""
+def is_on_disk(facts: LaunchFacts, history: KernelHistory) -> bool:
+    """Return whether the machine code for a launch is on disk, and not in memory."""
     try:
-        return KernelVariant(facts).refusal()
+        with _one_at_a_time:
+            return KernelVariant(facts, history).is_on_disk()
+    except NeedsGreenlets:
+        return False
+
+
+def refusal(facts: LaunchFacts, history: KernelHistory) -> str:
+    """Return why a launch cannot run as machine code, as far as its kernel and the types of its
+    arguments tell; else an empty text. It takes no lock, as :func:`is_in_memory`."""
+    try:
+        return KernelVariant(facts, history).refusal()
     except NeedsGreenlets as why:
         return str(why)
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from time import process_time
 from typing import NamedTuple
 
-from convlab.simulation.compiled.kernel_history import KernelHistory, history_of
+from convlab.simulation.compiled import kernel_history
+from convlab.simulation.compiled.kernel_history import KernelHistory
 from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.launch import SimulatedLaunch
@@ -39,8 +40,8 @@ class Limits(NamedTuple):
 
     # The launch alone. Compiling takes about a second.
     alone: float = 2.0
-    # The launch and those of the kernel before it. What takes less than three seconds in all is
-    # never slowed down by compiling.
+    # The launch and those of the kernel before it. Launches that take less than 2 seconds each and
+    # 3 together are not compiled.
     together: float = 3.0
     # The same, if the machine code is on disk. The first look there takes 0.05 seconds, because it
     # imports Numba's compiler for CPUs. If machine code is there, loading takes another 0.1.
@@ -75,12 +76,15 @@ def run_launch(
     before = Outcome.unnamed(hosts)
     copying = process_time() - begin
     assert first.translation.types is not None  # by may_compile
-    history = history_of(facts.kernel, first.translation.types)
+    history = kernel_history.histories.of(facts.kernel, first.translation.types)
     watch.choice = EngineChoice(facts, history, in_memory=limits.in_memory + COPIES * copying)
     try:
         run_in_orders(first, made)
         history.seconds += watch.seconds()
         return first, False
+    except SimulationError:
+        history.failed = True
+        raise
     except _TakesLong:
         watch.choice = None
         before.restore(hosts)
@@ -91,7 +95,14 @@ def run_launch(
 
     history.seconds = 0.0
     try:
-        CompiledRun(facts, made, watch.on_block, hosts, before).run()
+        CompiledRun(
+            facts=facts,
+            history=history,
+            made=made,
+            on_block=watch.on_block,
+            hosts=hosts,
+            before=before,
+        ).run()
         history.ran_compiled = True
         return first, True
     except SimulationError:
@@ -140,24 +151,31 @@ class EngineChoice:
             return True
         if history.failed or expected < self._in_memory:
             return False
-        together = history.seconds + expected
-        if together >= limits.together:
+        if history.ran_compiled and self._is_in_memory():
             return True
-        if history.ran_compiled or together >= limits.on_disk:
-            if self._is_there():
-                return True
-            self.least = min(limits.alone, limits.together - history.seconds)
+        together = history.seconds + expected
+        if together >= limits.together or (together >= limits.on_disk and self._is_on_disk()):
+            return True
+        following = limits.on_disk if together < limits.on_disk else limits.together
+        self.least = min(limits.alone, following - history.seconds)
         return False
+
+    # The imports take long: only launches that may run as machine code pay for them.
 
     def _is_refused(self) -> bool:
         from convlab.simulation.compiled.compiled_run import refusal
 
-        return bool(refusal(self._facts))
+        return bool(refusal(self._facts, self._history))
 
-    def _is_there(self) -> bool:
-        from convlab.simulation.compiled.compiled_run import has_machine_code
+    def _is_in_memory(self) -> bool:
+        from convlab.simulation.compiled.compiled_run import is_in_memory
 
-        return has_machine_code(self._facts)
+        return is_in_memory(self._facts, self._history)
+
+    def _is_on_disk(self) -> bool:
+        from convlab.simulation.compiled.compiled_run import is_on_disk
+
+        return is_on_disk(self._facts, self._history)
 
 
 class Watch:
