@@ -558,6 +558,23 @@ assert len(results) == 5 and all(one.ratio > 1 for one in results), results
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("limit", [0.0, float("inf")], ids=["compiled", "never compiled"])
+def test_a_run_with_machine_code_in_memory_is_a_compiled_one(warmed, limit) -> None:
+    source = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1] / "tools")!r})
+import simulator_speed as speed
+from convlab.simulation.compiled import engine_choice
+engine_choice.limits = engine_choice.Limits.all_at(float("{limit}"))
+print([run.engine for run in speed.first_and_in_memory(speed.CASES[0], 128)])
+"""
+    done = warmed.run("-c", source)
+    if limit:
+        assert "AssertionError: histogram of size 128 is not compiled in 40 runs" in done.stderr
+    else:
+        assert done.stdout == "['compiled', 'compiled']\n", done.stderr
+
+
 def python(*words: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, *words],

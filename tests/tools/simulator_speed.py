@@ -4,8 +4,9 @@
 each, with every check on, and takes the quickest of some runs. ``--long`` runs them in a size that
 takes Numba's simulator about a minute, so that all take some minutes. There the strict simulator
 has three columns: the first run, with none of the kernel's machine code on disk; the first run of
-another process, which finds it there; and the quickest of the runs that follow the first, which
-find it in memory. None includes the search for types, which a small size does before. ``--real``
+another process, which finds it there; and the quickest of some runs that find it in memory, after
+as many runs as it takes until one is compiled. Each says which engine ran. None includes the
+search for types, which a small size does before. ``--real``
 prints the time of real sizes, and which engine of the strict simulator ran: compiling included,
 each in a process of its own. Seconds are the processor's, so that what else the machine does counts
 for neither."""
@@ -18,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from time import process_time
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from numba import cuda, float32, int32
@@ -29,13 +32,16 @@ from convlab.ladder import stage_named
 from convlab.problems import oracle, workloads
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan
+from convlab.simulation.compiled.engine_choice import run_launch
+from convlab.simulation.host import programs
 from convlab.simulation.host.programs import simulate
 from convlab.support.cache_folder import VARIABLE
 
 THREADS, TILE, BINS = 128, 8, 16
 PADDED = TILE + 1  # by name: Numba knows no sum as the shape of a shared array
 RUNS, ENOUGH = 5, 1.0  # of each size: none follows when they took so many seconds
-NEXT_RUNS = 10  # of a long size, after the first one: enough that the kernel is compiled
+MOST_RUNS = 40  # of a long size: by the last of them the kernel must be compiled
+PYTHON, COMPILED = "Python", "compiled"  # the strict simulator's engines
 
 
 def saxpy(a, x, y):  # type: ignore[no-untyped-def]
@@ -173,34 +179,74 @@ def measured(cases: tuple[Case, ...] = CASES, runs: int = RUNS) -> Iterator[Resu
             yield Result(case, size, *seconds)
 
 
+class Run(NamedTuple):
+    """A run on the strict simulator: the processor's seconds, and the engine."""
+
+    seconds: float
+    engine: str
+
+
 class LongResult(NamedTuple):
-    """The processor's seconds of a long size on both simulators, and of the strict one's runs."""
+    """The processor's seconds of a long size on Numba's simulator, and the strict one's runs."""
 
     numbas: float
-    first: float
-    from_disk: float  # the first one of another process
-    in_memory: float
+    first: Run
+    from_disk: Run  # the first one of another process
+    in_memory: Run
 
-    def ratios(self) -> tuple[float, float, float]:
+    @property
+    def runs(self) -> tuple[Run, Run, Run]:
+        """The strict simulator's runs."""
+        return self.first, self.from_disk, self.in_memory
+
+    def ratios(self) -> tuple[float, ...]:
         """Return how many times as fast each of the strict simulator's runs is."""
-        return self.numbas / self.first, self.numbas / self.from_disk, self.numbas / self.in_memory
+        return tuple(self.numbas / run.seconds for run in self.runs)
 
 
 def measured_long(case: Case) -> LongResult:
     """Time a case in its long size, as :func:`measured` does."""
     numbas = min(_seconds(_on_numbas, case, case.long, runs=1))
-    _find_types(case)
-    first, *others = _seconds(simulate, case, case.long, 1 + NEXT_RUNS, enough=float("inf"))
+    first, in_memory = first_and_in_memory(case, case.long)
     command = [sys.executable, __file__, "--from-disk", case.kernel.__name__]
-    other = subprocess.run(command, check=True, capture_output=True, text=True)
-    return LongResult(numbas, first, float(other.stdout), min(others))
+    other = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    seconds, engine = other.stdout.split()
+    return LongResult(numbas, first, Run(float(seconds), engine), in_memory)
 
 
-def first_seconds(name: str) -> float:
-    """Return the seconds of a long size's first run in this process."""
+def first_and_in_memory(case: Case, size: int) -> tuple[Run, Run]:
+    """Return the first run of a size, and the quickest of those with machine code in memory.
+    ``AssertionError`` if no run, or not each after the first such one, is compiled."""
+    _find_types(case)
+    runs = _strict_runs(case, size, MOST_RUNS + RUNS)
+    first = next(runs)
+    engines = (run.engine for run in chain([first], islice(runs, MOST_RUNS - 1)))
+    name = case.kernel.__name__
+    assert COMPILED in engines, f"{name} of size {size} is not compiled in {MOST_RUNS} runs"
+    in_memory = [*islice(runs, RUNS)]
+    assert {one.engine for one in in_memory} == {COMPILED}, f"{name} ran as Python again"
+    return first, min(in_memory)
+
+
+def first_run(name: str) -> Run:
+    """Return a long size's first run in this process."""
     (case,) = (one for one in CASES if one.kernel.__name__ == name)
     _find_types(case)
-    return min(_seconds(simulate, case, case.long, runs=1))
+    return next(_strict_runs(case, case.long, runs=1))
+
+
+def _strict_runs(case: Case, size: int, runs: int) -> Iterator[Run]:
+    """Simulate a kernel some times; yield each run."""
+    engines: list[str] = []
+
+    def noted(*launch: Any) -> Any:
+        made, is_compiled = run_launch(*launch)
+        engines.append(COMPILED if is_compiled else PYTHON)
+        return made, is_compiled
+
+    with patch.object(programs, "run_launch", noted):
+        for seconds in _seconds(simulate, case, size, runs, enough=float("inf")):
+            yield Run(seconds, engines.pop())
 
 
 def _find_types(case: Case) -> None:
@@ -309,7 +355,7 @@ def _line(name: str, launches: Callable[[], None]) -> str:
     begin = process_time()
     with convlab.simulator() as report:
         launches()
-    engine = "compiled" if report.compiled == report.launches else "greenlets"
+    engine = COMPILED if report.compiled == report.launches else PYTHON
     return f"{name:36} {process_time() - begin:9.2f}   {engine}"
 
 
@@ -364,24 +410,24 @@ def main() -> int:
 def long_main() -> int:
     """Print the table of long sizes; 1 if a run is slower than Numba's simulator, or the mean of
     those with machine code in memory is below 200."""
-    words = ("first", "from disk", "in memory")
-    print(
-        f"{'kernel':10} {'size':>6} {'Numba s':>9}", *(f"{one + ' s':>12}   times" for one in words)
-    )
+    words = (f"{word + ' s':>12}   times engine  " for word in ("first", "from disk", "in memory"))
+    print(f"{'kernel':10} {'size':>6} {'Numba s':>9}", *words)
     results: list[LongResult] = []
     for case in CASES:
         one = measured_long(case)
-        seconds = zip(one[1:], one.ratios(), strict=True)
-        columns = (f"{strict:12.4f} {ratio:7.0f}" for strict, ratio in seconds)
+        columns = (
+            f"{run.seconds:12.4f} {ratio:7.0f} {run.engine:8}"
+            for run, ratio in zip(one.runs, one.ratios(), strict=True)
+        )
         print(f"{case.kernel.__name__:10} {case.long:6} {one.numbas:9.2f}", *columns, flush=True)
         results.append(one)
     ratios = [*zip(*(one.ratios() for one in results), strict=True)]
     means = [statistics.geometric_mean(those) for those in ratios]
-    print(f"{'geometric mean':27}", *(f"{mean:20.0f}" for mean in means))
+    print(f"{'geometric mean':27}", *(f"{mean:20.0f} {'':8}" for mean in means))
     print(
         "first: no machine code of the kernel is on disk; from disk: the first run of another "
         "process, which finds it;\n"
-        f"in memory: the quickest of {NEXT_RUNS} more runs of the first process"
+        f"in memory: the quickest of {RUNS} runs of the first process, after one was compiled"
     )
     return int(means[-1] < 200 or min(map(min, ratios)) < 1)
 
@@ -401,7 +447,7 @@ if __name__ == "__main__":
         print(real_size(sys.argv[2]), flush=True)
         sys.exit(0)
     if sys.argv[1:2] == ["--from-disk"]:
-        print(first_seconds(sys.argv[2]))
+        print(*first_run(sys.argv[2]))
         sys.exit(0)
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
         sys.exit(with_nothing_on_disk(long_main if sys.argv[1:] == ["--long"] else main))
