@@ -83,7 +83,7 @@ def run_launch(
         history.seconds += watch.seconds()
         return first, False
     except SimulationError:
-        history.failed = True
+        history.seconds += watch.seconds()
         raise
     except _TakesLong:
         watch.choice = None
