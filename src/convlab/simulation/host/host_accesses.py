@@ -35,7 +35,7 @@ from convlab.simulation.rules.findings import Finding
 POLLS = 1000  # times that the host reads the same at one place until it sees what a launch stores
 
 
-class SharedMemory(NamedTuple):
+class UnifiedMemory(NamedTuple):
     """Managed or mapped memory as a kernel finds it. ``of_memory`` is its name in findings."""
 
     memory: np.ndarray
@@ -66,7 +66,7 @@ class _Filling:
     reads: dict[int, Counter[_Place]] = field(default_factory=lambda: defaultdict(Counter))
 
     @property
-    def is_managed(self) -> bool:
+    def is_unified(self) -> bool:
         """True if kernels share the memory with the host."""
         return self.of_memory != OF_PINNED
 
@@ -138,8 +138,8 @@ class HostAccesses:
         """Note that a copy fills pinned memory with these values until it is over."""
         self._filling.append(_Filling(operation, target, values.copy(), target.copy("K")))
 
-    def hide(self, operation: Operation, seen: list[SharedMemory]) -> None:
-        """Hide a kernel's stores to managed arrays from the host until it has waited for them."""
+    def hide(self, operation: Operation, seen: list[UnifiedMemory]) -> None:
+        """Hide a kernel's stores to unified memory from the host until it has waited for them."""
         for array, before, of_memory in seen:
             self._filling.append(_Filling(operation, array, array.copy("K"), before, of_memory))
             array[...] = before
@@ -169,13 +169,13 @@ class HostAccesses:
         early = [one for one in self._filling if _share(one.target, memory)]
         self._arrive([one for one in early if one.is_reported])
         for one in early:
-            if not one.is_reported and not one.is_managed:
+            if not one.is_reported and not one.is_unified:
                 one.is_reported = True
                 what = f"{HOST_READS} {OF_PINNED} that copy_to_host may not have filled yet"
                 self._find_of_host(one.operation, f"{what}: it has not waited for that copy")
         frame = program_frame()
         place = _Place(frame.f_code, frame.f_lasti, frame.f_lineno)
-        changing = [one for one in early if one.is_managed and one.changes(memory)]
+        changing = [one for one in early if one.is_unified and one.changes(memory)]
         counts = [one.reads[start_of(memory)] for one in changing]
         for count in counts:
             count[place] += 1
@@ -189,7 +189,7 @@ class HostAccesses:
     def look_for_writes(self, memory: np.ndarray | None = None) -> None:
         """Report what the host has written to memory that a copy still uses."""
         using: list[_Reading | _Filling] = [*self._reading]
-        using += [one for one in self._filling if not one.is_managed]
+        using += [one for one in self._filling if not one.is_unified]
         for one in using:
             host, kept = one.seen
             if memory is not None and not np.may_share_memory(host, memory):
@@ -219,19 +219,19 @@ class HostAccesses:
         arriving = [*some]
         self._filling = [one for one in self._filling if one not in arriving]
         for one in arriving:
-            if one.is_managed:
-                self._arrive_managed(one)
+            if one.is_unified:
+                self._arrive_unified(one)
                 continue
             np.copyto(one.target, one.values)
             using: list[_Reading | _Filling] = [*self._reading, *arriving, *self._filling]
             for other in using:  # arrived values are not writes of the host
                 host, kept = other.seen
-                is_managed = isinstance(other, _Filling) and other.is_managed
-                if not is_managed and np.may_share_memory(host, one.target):
+                is_unified = isinstance(other, _Filling) and other.is_unified
+                if not is_unified and np.may_share_memory(host, one.target):
                     np.copyto(kept, host)
 
-    def _arrive_managed(self, one: _Filling) -> None:
-        """Store new values in managed memory, except where the host has written meanwhile."""
+    def _arrive_unified(self, one: _Filling) -> None:
+        """Store new values in unified memory, except where the host has written meanwhile."""
         target, values, before = _bytes(one.target), _bytes(one.values), _bytes(one.before)
         by_host = np.flatnonzero((target != before).any(axis=1)) * one.target.itemsize
         done = one.operation.touched

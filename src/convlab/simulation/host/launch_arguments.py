@@ -110,13 +110,13 @@ def _type_of(argument: object) -> types.Type | None:
     return found
 
 
-def managed_memory(arguments: Iterable[object]) -> Iterator[tuple[np.ndarray, str]]:
+def unified_memory(arguments: Iterable[object]) -> Iterator[tuple[np.ndarray, str]]:
     """Yield the memory of managed and mapped arrays among the arguments, each once, and its name in
     findings."""
     found: dict[int, tuple[np.ndarray, str]] = {}
     for one in arguments:
         if isinstance(one, tuple):
-            found |= {id(memory): (memory, name) for memory, name in managed_memory(one)}
+            found |= {id(memory): (memory, name) for memory, name in unified_memory(one)}
         elif isinstance(one, UnifiedArray):
             memory = owner_of(one)
             found[id(memory)] = np.asarray(memory), one.of_memory

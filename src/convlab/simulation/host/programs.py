@@ -20,9 +20,9 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel, FakeOverload
 from convlab.simulation.compiled.engine_choice import Watch, may_compile, run_launch
 from convlab.simulation.compiled.launch_facts import LaunchFacts
 from convlab.simulation.host.cupy_stand_in import cupy_stand_in
-from convlab.simulation.host.host_accesses import SharedMemory
+from convlab.simulation.host.host_accesses import UnifiedMemory
 from convlab.simulation.host.host_api import host_api
-from convlab.simulation.host.launch_arguments import LaunchArguments, managed_memory
+from convlab.simulation.host.launch_arguments import LaunchArguments, unified_memory
 from convlab.simulation.host.launch_configuration import (
     DISPATCHER,
     KERNEL,
@@ -287,7 +287,7 @@ class SimulatedProgram:
                 raise
 
     def _launch(self, launch: ConfiguredKernel, arguments: tuple[object, ...]) -> None:
-        managed = self.streams.device_sees(managed_memory(arguments))
+        unified = self.streams.device_sees(unified_memory(arguments))
         prepared = LaunchArguments(launch, self.streams, self.unwritten)
         try:
             try:
@@ -295,7 +295,7 @@ class SimulatedProgram:
             except NotSimulated as error:
                 self.report.add(error)
                 raise
-            self._run(launch, given, managed, prepared.hosts)
+            self._run(launch, given, unified, prepared.hosts)
         finally:
             for copy_to_host in prepared.write_back:
                 copy_to_host()
@@ -304,7 +304,7 @@ class SimulatedProgram:
         self,
         launch: ConfiguredKernel,
         arguments: tuple[object, ...],
-        managed: list[SharedMemory],
+        unified: list[UnifiedMemory],
         hosts: list[np.ndarray],
     ) -> None:
         if self.on_launch is not None:
@@ -319,7 +319,7 @@ class SimulatedProgram:
                 shared_bytes=launch.shared_bytes,
                 options=self.options,
                 note=self._note,
-                touched=touched if managed or number_of(launch.stream) != DEFAULT else None,
+                touched=touched if unified or number_of(launch.stream) != DEFAULT else None,
                 unwritten=self.unwritten,
             )
         except BaseException as error:
@@ -331,7 +331,7 @@ class SimulatedProgram:
             if self.stop or error.ended:
                 raise
         operation = self.streams.issue(launch.stream, launch.name, touched)
-        self.streams.hide(operation, managed)
+        self.streams.hide(operation, unified)
         for host in hosts:
             self.streams.reads(operation, host)
 

@@ -5,9 +5,9 @@ only for those before it in its stream, for events that its stream waits for, an
 stream, which waits for all other streams as they wait for it. The host knows that an operation is
 over once the host has synchronised. If nothing orders two operations, and one writes bytes that the
 other touches, that is a finding (``stream_order``). The host sees what is copied to pinned memory,
-or stored in managed memory, only after it has waited for that copy or launch. It is a finding too
-if the host reads such memory before that, or writes to it while an operation may still use it
-(``host_accesses``).
+or stored in managed or mapped memory, only after it has waited for that copy or launch. It is a
+finding too if the host reads such memory before that, or writes to it while an operation may still
+use it (``host_accesses``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from convlab.simulation.host.host_accesses import HostAccesses, SharedMemory
+from convlab.simulation.host.host_accesses import HostAccesses, UnifiedMemory
 from convlab.simulation.host.pinned import PinnedMemory
 from convlab.simulation.host.stream_order import DEFAULT, Clock, Operation, StreamOrder
 from convlab.simulation.memory.host_memory import owner_of
@@ -223,13 +223,13 @@ class Streams:
         with self.lock:
             self._host.device_reads(host)
 
-    def device_sees(self, arrays: Iterable[tuple[np.ndarray, str]]) -> list[SharedMemory]:
+    def device_sees(self, arrays: Iterable[tuple[np.ndarray, str]]) -> list[UnifiedMemory]:
         """Return managed and mapped memory, each with its name, as the next kernel finds it."""
         shared = [(array, of_memory) for array, of_memory in arrays if array.flags.writeable]
         for array, _ in shared:
             self.device_reads(array)
-        return [SharedMemory(array, array.copy("K"), of_memory) for array, of_memory in shared]
+        return [UnifiedMemory(array, array.copy("K"), of_memory) for array, of_memory in shared]
 
-    def hide(self, operation: Operation, seen: list[SharedMemory]) -> None:
-        """Hide a kernel's stores to managed arrays from the host until it has waited for them."""
+    def hide(self, operation: Operation, seen: list[UnifiedMemory]) -> None:
+        """Hide a kernel's stores to unified memory from the host until it has waited for them."""
         self._host.hide(operation, seen)
