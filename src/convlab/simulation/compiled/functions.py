@@ -48,9 +48,7 @@ class CheckingCompiler(CompilerBase):  # type: ignore[misc]
     """Numba's compiler with the pass that inserts checks, for numbers as a GPU has them."""
 
     def __init__(self, typingctx: Any, targetctx: Any, *more: Any) -> None:
-        targetctx = targetctx.subtarget()  # a copy
-        targetctx.__class__ = GpuNumbers
-        super().__init__(typingctx, targetctx, *more)
+        super().__init__(typingctx, GpuNumbers.of(targetctx), *more)
 
     def define_pipelines(self) -> list[PassManager]:
         """Return Numba's passes, with the one that inserts checks."""

@@ -21,8 +21,9 @@ from numba.cuda.libdevicefuncs import functions as SIGNATURES
 
 from convlab.simulation.language.libraries import Function
 from convlab.simulation.numbers.bfloat16 import DIRECTIONS, rounded
+from convlab.simulation.numbers.math_functions import safe
 from convlab.simulation.numbers.registers import OF_BITS, of_bits
-from convlab.simulation.numbers.scalars import keeper, larger, safe, smaller
+from convlab.simulation.numbers.scalars import keeper, larger, smaller
 from convlab.simulation.rules.findings import NotSimulated
 
 

@@ -8,7 +8,10 @@ that Numba computes as floats, a division by zero.
 from __future__ import annotations
 
 import ast
-from typing import TypeVar
+import math
+from copy import deepcopy
+from dataclasses import replace
+from typing import TypeGuard, TypeVar
 
 import numpy as np
 from numba.cuda import types
@@ -24,11 +27,18 @@ from convlab.simulation.language.typed_results import (
     is_ring,
     of_width,
 )
-from convlab.simulation.numbers.registers import OF_BITS, ROUNDING
+from convlab.simulation.numbers.registers import NEXT_FLOAT32, OF_BITS, ROUNDING
 
 CALLED = "_called_"  # and a number: a device function for the types of one call
 _ROUND = "_float32_"
 Node = TypeVar("Node", bound=ast.AST)
+
+
+def _may_repeat(target: ast.expr) -> TypeGuard[ast.Subscript]:
+    """Return whether a target is an element whose index calls nothing, so that reading it in an
+    expression of its own changes nothing."""
+    calls = any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(target))
+    return isinstance(target, ast.Subscript) and not calls
 
 
 class TypedArithmetic(ast.NodeTransformer):
@@ -81,6 +91,13 @@ class TypedArithmetic(ast.NodeTransformer):
             if isinstance(node.op, ast.Div):
                 node.value = divisor(node.value)
             return node
+        if isinstance(node.op, ast.Pow) and _may_repeat(node.target):
+            element = deepcopy(node.target)
+            element.ctx = ast.Load()
+            value = ast.copy_location(ast.BinOp(element, node.op, node.value), node)
+            power = self._operation(value, typed)
+            self.generic_visit(node.target)
+            return ast.copy_location(ast.Assign([node.target], power), node)
         if not isinstance(node.target, ast.Name):  # an array, which rounds and wraps by itself
             self.generic_visit(node)
             if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod) and computes_floats(typed):
@@ -193,7 +210,13 @@ class TypedArithmetic(ast.NodeTransformer):
         if isinstance(result, types.Integer) and typed.operands == (types.float16,):
             node.args[0] = call("_nearest_", node.args[0])
             return node
-        if typed.key is abs:
+        if typed.key is math.nextafter and result == types.float32:
+            node.func = ast.copy_location(ast.Name(NEXT_FLOAT32, ast.Load()), node.func)
+            return node
+        if typed.key is pow and len(node.args) == 2:
+            power = ast.copy_location(ast.BinOp(node.args[0], ast.Pow(), node.args[1]), node)
+            return binary(power, replace(typed, mixed=(False, False)), rounds=True, cut=False)
+        if typed.key is abs and not isinstance(typed.operands[0], types.Complex):
             return of_width(node, typed) or node
         module = str(getattr(typed.key, "__module__", ""))
         computed = module.split(".")[0] in ("math", "builtins", "numpy") or isinstance(

@@ -103,6 +103,8 @@ def binary(node: ast.BinOp, typed: Typed, rounds: bool, cut: bool) -> ast.expr:
         if whole or (len(typed.mixed) > 1 and typed.mixed[1]):
             node.right = call("_float_", node.right)
         if isinstance(node.op, ast.Pow):
+            if isinstance(typed.signature.args[1], types.Integer):
+                return call(f"_power_{result.name}_", node.left, node.right)
             return as_register(call("_power_", node.left, node.right), typed, rounds)
         if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod):
             node.right = divisor(node.right)

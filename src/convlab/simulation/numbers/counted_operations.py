@@ -14,7 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from convlab.simulation.numbers.scalars import divided, power
+from convlab.simulation.numbers.math_functions import fma, power
+from convlab.simulation.numbers.scalars import divided
 
 OPERATIONS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
@@ -61,9 +62,9 @@ class Arithmetic:
         return casting
 
     def fma(self, a: float, b: float, c: float) -> object:
-        """Compute ``cuda.fma``: two operations, rounded as Python's float64."""
+        """Compute ``cuda.fma``: two operations, rounded to float64."""
         self.count(2)
-        return self.counted(float(a) * float(b) + float(c))
+        return self.counted(fma(a, b, c))
 
     def _number_class(self) -> type[float]:
         codes, getframe, arithmetic = self.codes, sys._getframe, self

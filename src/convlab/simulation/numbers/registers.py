@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convlab.simulation.numbers.scalars import keeper
-from convlab.simulation.numbers.scalars import power as _float_power
+from convlab.simulation.numbers.math_functions import power as _float_power
+from convlab.simulation.numbers.scalars import divided, keeper
 
 ROUNDING = "_rounding_"  # an array whose element rounds to float32
+NEXT_FLOAT32 = "_next_float32_"
 OF_BITS = ("clz", "popc", "brev", "ffs")
 
 
@@ -28,11 +29,11 @@ def _integer_power(name: str) -> Callable[[int, int], int]:
     kept, constant = keeper(np.dtype(name)), _constant_power(name)
 
     def power(base: int, exponent: int) -> int:
-        if exponent < 0:
-            return constant(base, exponent) if base in (0, 1, -1) else 0
-        if exponent > 0x10000:
+        if exponent < 0 and base not in (1, -1):
+            return 0 if base else constant(base, exponent)
+        if abs(exponent) > 0x10000:
             return int(kept(_float_power(base, exponent)))
-        return int(kept(float(kept(pow(base, exponent, 2**64)))))
+        return int(kept(float(kept(pow(base, abs(exponent), 2**64)))))
 
     return power
 
@@ -48,6 +49,31 @@ def _constant_power(name: str) -> Callable[[int, int], int]:
         return 0 if found else int(kept(lowest))
 
     return power
+
+
+def _power_of(name: str) -> Callable[[float, int], float]:
+    """Return ``base ** exponent`` of a float and an integer as Numba computes it: by
+    multiplications, each of which rounds to the float's type."""
+    kept = keeper(np.dtype(name))
+
+    def power(base: float, exponent: int) -> float:
+        left, result, factor = abs(exponent), 1.0, float(base)
+        if left > 0x10000:
+            return float(kept(_float_power(factor, exponent)))
+        while left:
+            if left & 1:
+                result = kept(result * factor)
+            left >>= 1
+            factor = kept(factor * factor)
+        return float(kept(divided(1.0, result))) if exponent < 0 else result
+
+    return power
+
+
+def _next_float32(value: float, to: float) -> float:
+    """Return ``nextafter`` of float32 numbers."""
+    with np.errstate(all="ignore"):
+        return float(np.nextafter(np.float32(value), np.float32(to)))
 
 
 def of_bits(name: str, bits: int) -> Callable[[int], int]:
@@ -70,6 +96,8 @@ GLOBALS: dict[str, object] = {
     "_power_": _float_power,
     **{f"_power_{name}_": _integer_power(name) for name in ("int64", "uint64")},
     **{f"_constant_power_{name}_": _constant_power(name) for name in ("int64", "uint64")},
+    **{f"_power_{name}_": _power_of(name) for name in ("float16", "float32", "float64")},
+    NEXT_FLOAT32: _next_float32,
     "_shifted_": _shifted,
     **{f"_{name}_": keeper(np.dtype(name)) for name in ("float16", "float32")},
     **{f"_{u}int{n}_": keeper(np.dtype(f"{u}int{n}")) for u in ("", "u") for n in (8, 16, 32, 64)},

@@ -21,6 +21,7 @@ from numba.cuda import types as cuda_types
 from numba.cuda.np.numpy_support import as_dtype
 
 from convlab.simulation.numbers.bfloat16 import TYPE_NAMES, BFloat16
+from convlab.simulation.numbers.math_functions import of_numpy, power, quiet, safe
 from convlab.simulation.recording.sites import site_of
 
 NUMBERS = (
@@ -167,7 +168,7 @@ def meaning(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ufunc):
-        return _quiet(value)
+        return of_numpy(value)
     if callable(value) and getattr(value, "__module__", None) == "math":
         return safe(value)
     return None
@@ -183,36 +184,6 @@ def _refused_date(kind: type) -> Callable[..., Never]:
     return refuse
 
 
-def safe(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of ``math`` that returns NaN or infinity where Python raises an error.
-    NumPy's result is taken if it has the function."""
-    name = function.__name__
-    of_numpy = getattr(np, name, None)
-
-    def safe(*values: float) -> object:
-        try:
-            result = function(*values)
-            return BFloat16(result) if values[0].__class__ is BFloat16 else result
-        except (OverflowError, ValueError) as error:
-            if isinstance(of_numpy, np.ufunc) and name != "remainder":
-                return _quiet(of_numpy)(*map(float, values))
-            pole = name == "lgamma" or (name == "gamma" and values[0] == 0)
-            return math.inf if isinstance(error, OverflowError) or pole else math.nan
-
-    return safe
-
-
-def _quiet(function: np.ufunc) -> Callable[..., Any]:
-    """Return a ufunc that gives Python's numbers and no warnings."""
-
-    def quiet(*values: object) -> object:
-        with np.errstate(all="ignore"):
-            result = function(*values)
-        return result.item() if isinstance(result, np.generic) else result
-
-    return quiet
-
-
 def divided(dividend: float, divisor: float) -> float:
     """Return ``dividend / divisor`` of floats as a GPU does: infinity or NaN for a divisor of
     zero."""
@@ -220,21 +191,14 @@ def divided(dividend: float, divisor: float) -> float:
     return float(dividend) / (divisor or Zero(divisor))
 
 
-def power(base: float, exponent: float) -> float:
-    """Return ``base ** exponent`` of floats as a GPU does: NaN or infinity where Python raises an
-    error."""
-    with np.errstate(all="ignore"):
-        return float(np.power(float(base), float(exponent)))
-
-
 class Zero(float):
     """A divisor of zero: quotients are infinity or NaN, as on a GPU."""
 
     def __rtruediv__(self, other: float) -> float:
-        return float(_quiet(np.divide)(float(other), float(self)))
+        return float(quiet(np.divide)(float(other), float(self)))
 
     def __rfloordiv__(self, other: float) -> float:
-        return float(_quiet(np.floor_divide)(float(other), float(self)))
+        return float(quiet(np.floor_divide)(float(other), float(self)))
 
     def __rmod__(self, other: float) -> float:
         return math.nan
@@ -261,6 +225,31 @@ def _extreme(better: Callable[[Any, Any], bool]) -> Callable[..., Any]:
     return extreme
 
 
+def _rounded(value: Any, digits: int | None = None) -> Any:
+    """Return ``round(value)``, which is an integer: the nearest of 64 bits for a large float."""
+    if digits is not None:
+        return round(value, digits)
+    if isinstance(value, float) and not abs(value) < 2.0**62:
+        return keeper(np.dtype(np.int64))(value)
+    return round(value)
+
+
+def _divmod(dividend: Any, divisor: Any) -> Any:
+    """Return ``divmod`` of numbers. A float may be divided by zero, as on a GPU."""
+    if isinstance(dividend, float) or isinstance(divisor, float):
+        divisor = divisor or Zero(float(divisor))
+        return dividend // divisor, dividend % divisor
+    return divmod(dividend, divisor)
+
+
+def _pow(base: Any, exponent: Any) -> Any:
+    """Return ``pow(base, exponent)`` of numbers; of floats as a GPU does."""
+    real = isinstance(base, int | float) and isinstance(exponent, int | float)
+    if real and (isinstance(base, float) or isinstance(exponent, float)):
+        return power(base, exponent)
+    return pow(base, exponent)
+
+
 def _printed(item: object) -> str:
     """Return an argument of ``print`` as a GPU's printf shows it."""
     if isinstance(item, tuple):
@@ -278,6 +267,9 @@ BUILTINS: dict[str, Callable[..., Any]] = {
     "float": cast("float64"),
     "max": larger,
     "min": smaller,
+    "round": _rounded,
+    "divmod": _divmod,
+    "pow": _pow,
     "print": lambda *items: print(*map(_printed, items)),
 }
 

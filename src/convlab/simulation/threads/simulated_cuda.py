@@ -17,6 +17,7 @@ from convlab.simulation.language.libraries import Library, half, of_bfloat16, ve
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.kernel_arrays import KernelArray
 from convlab.simulation.memory.launch_memory import Memory
+from convlab.simulation.numbers.math_functions import fma
 from convlab.simulation.numbers.registers import OF_BITS, of_bits
 from convlab.simulation.numbers.scalars import cast, keeper
 from convlab.simulation.recording.access_log import GLOBAL, WARP
@@ -84,8 +85,8 @@ class SimulatedCuda:
         self.cg = Library("cuda.cg", {"this_grid": lambda: grid_group}.get)
         self.fp16, self.bf16 = Library("cuda.fp16", half), Library("cuda.bf16", of_bfloat16)
         self.libdevice = Library("libdevice", of_libdevice)
-        # It rounds twice, but in float64: docs/engines.md says what registers hold.
-        self.fma: Callable[[float, float, float], object] = lambda a, b, c: a * b + c
+        # A float32 rounds to float64 first: docs/engines.md says what registers hold.
+        self.fma: Callable[[float, float, float], object] = fma
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
