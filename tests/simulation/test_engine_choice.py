@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +26,6 @@ from convlab.simulation.compiled import (
     kernel_variants,
     kernels,
     runtime,
-    stacks,
 )
 from convlab.simulation.compiled.engine_choice import EngineChoice, Limits
 from convlab.simulation.compiled.kernel_history import KernelHistory
@@ -95,7 +96,6 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     """Return a machine that has launched no kernel, and keeps none on disk."""
-    stacks.machine_code()
     runtime.load()  # what all kernels share, from the usual folder
     monkeypatch.setenv("CONVLAB_CACHE", str(tmp_path))
     monkeypatch.setenv("CONVLAB_CACHE_LIMIT", "100")
@@ -339,6 +339,24 @@ def test_after_a_refusal_by_what_a_launch_does_only_long_launches_are_tried(mach
     assert launch(LONG, number=1) == "compiled"
     assert launch(LONG, number=0) == why
     assert machine.said == [f"numbered takes long, and is not compiled: {why}"]
+
+
+def test_the_shared_machine_code_loads_by_itself():
+    """It calls the switch of threads by its symbol: without it the process would end."""
+    code = """
+from convlab.simulation.compiled import compiled_run, runtime
+print(len(runtime.load()))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, int(ended.stdout) > 10) == (0, True), ended.stderr
+
+
+def test_shared_machine_code_is_not_added_after_it_was_loaded(machine):
+    with pytest.raises(RuntimeError, match="imported after the shared machine code was loaded"):
+
+        @runtime.shared_code("void()")
+        def too_late() -> None:
+            pass
 
 
 def test_after_a_finding_only_long_launches_are_tried(machine):

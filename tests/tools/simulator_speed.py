@@ -325,9 +325,8 @@ SHARED_CODE = "what all kernels share, then kept"
 def load_shared_code() -> None:
     """Load the machine code that all kernels share, or compile it."""
     from convlab.simulation.compiled import compiled_run as _  # noqa: F401  imports all of it
-    from convlab.simulation.compiled import runtime, stacks
+    from convlab.simulation.compiled import runtime
 
-    stacks.machine_code()
     runtime.load()
 
 

@@ -49,9 +49,10 @@ from convlab.simulation.compiled.context import (
 )
 from convlab.simulation.compiled.records import RECORD_BYTES, get, put
 from convlab.simulation.compiled.runtime import shared_code
-from convlab.simulation.compiled.stacks import SAVED, STACK_BYTES, interrupted, switch_stacks
+from convlab.simulation.compiled.stacks import STACK_BYTES, interrupted, switch_stacks
 from convlab.simulation.compiled.states import AND, BARRIER, DONE, OR, READY
 from convlab.simulation.compiled.suspects import DIVERGED, ENDLESS, INTERRUPTED, RAISED, suspect
+from convlab.simulation.compiled.thread_switch import SAVED
 from convlab.simulation.compiled.warps import pass_warps
 
 MOST_BARRIERS = 100_000  # of a block, as in the other engine

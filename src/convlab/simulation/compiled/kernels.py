@@ -21,8 +21,8 @@ from convlab.simulation.compiled.context import ARGUMENTS, load_word
 from convlab.simulation.compiled.functions import Functions, native
 from convlab.simulation.compiled.instrumentation import CodeSites, in_work
 from convlab.simulation.compiled.refused import NeedsGreenlets
-from convlab.simulation.compiled.stacks import check_machine, machine_code
 from convlab.simulation.compiled.target_overloads import overloads_of_all_targets
+from convlab.simulation.compiled.thread_switch import check_machine
 from convlab.simulation.language.compiled_values import Values
 from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.language.signatures import Types
@@ -109,8 +109,7 @@ def compile_kernel(
 ) -> KernelMachineCode:
     """Return a kernel's machine code for arguments of these types, of a CPU and of a GPU: from disk
     if it is kept there. Raises :class:`NeedsGreenlets` for what is not known here."""
-    machine_code()  # of the switch, then of the rules, to which kernels refer by their symbols
-    runtime.load()
+    runtime.load()  # kernels refer to it by its symbols
     functions = Functions(function, values)
     key = _key_of(functions, kinds, gpu_types)
     stored = None if key is None else code_cache.stored(key)

@@ -19,6 +19,7 @@ from numba.core import cgutils, sigutils
 
 from convlab.simulation.compiled import code_cache
 from convlab.simulation.compiled.code_cache import Loaded, ObjectCode, Stored
+from convlab.simulation.compiled.thread_switch import machine_code
 
 Takes = ParamSpec("Takes")
 Gives = TypeVar("Gives")
@@ -32,6 +33,11 @@ def shared_code(
     may call it by its Python name."""
 
     def decorate(function: Callable[Takes, Gives]) -> Callable[Takes, Gives]:
+        if load.cache_info().currsize:
+            raise RuntimeError(
+                f"{function.__module__} is imported after the shared machine code was loaded: "
+                f"import it before, or {function.__name__} is missing there"
+            )
         made = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
         _SHARED[symbol_of(function.__name__)] = made, signature
         return cast("Callable[Takes, Gives]", made)
@@ -44,19 +50,23 @@ def symbol_of(name: str) -> str:
     return f"convlab_{name}"
 
 
-_KEY = "what all kernels share"
+def _key() -> str:
+    """Return the key on disk: for those functions whose modules have been imported."""
+    return code_cache.key_of("\n".join(["what all kernels share", *_SHARED]))
 
 
 def is_kept() -> bool:
     """Return whether the shared machine code is in memory or on disk."""
     in_memory = load.cache_info().currsize > 0
-    return in_memory or code_cache.stored(code_cache.key_of(_KEY)) is not None
+    return in_memory or code_cache.stored(_key()) is not None
 
 
 @cache
 def load() -> dict[str, Loaded]:
-    """Return the shared machine code in memory, by symbol."""
-    key = code_cache.key_of(_KEY)
+    """Return the shared machine code in memory, by symbol. Raises :class:`NeedsGreenlets` on a
+    machine that has no switch of threads."""
+    machine_code()  # of the switch, which this code calls by its symbol
+    key = _key()
     stored = code_cache.stored(key)
     if stored is None:
         stored = Stored(_compiled(), {})

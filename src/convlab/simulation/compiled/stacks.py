@@ -1,21 +1,17 @@
 """Stacks of CUDA threads, and the switch from one to another, in machine code.
 
 A thread that waits leaves its stack as it is; another one goes on where it has left its own. That
-takes some nanoseconds, and works in any function that a kernel calls. The switch saves the
-registers that a C function must preserve, and is written in assembly, because no compiler has a
-word for it.
+takes some nanoseconds, and works in any function that a kernel calls.
+:mod:`convlab.simulation.compiled.thread_switch` has the switch itself.
 """
 
 from __future__ import annotations
 
 import mmap
-import platform
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import types
@@ -23,103 +19,19 @@ from numba.core.extending import intrinsic
 
 from convlab.simulation.compiled.context import (
     CURRENT,
-    ENTRY,
     RECORD,
     SCHEDULER,
     STACK_POINTER,
-    STATE,
-    STATUS,
-    SYMBOL,
     WORD,
-    WORDS,
     word,
 )
-from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.runtime import shared_code
-from convlab.simulation.compiled.states import DONE
+from convlab.simulation.compiled.thread_switch import BEGIN, SWITCH, machine_code
 
 STACK_BYTES = 128 << 10  # of a thread; only what it touches takes memory
 # In the last word of each stack. Frames of kernels have some hundred bytes, because local arrays
 # lie elsewhere, so none jumps over it.
 GUARD = 0x5AFE57AC5AFE57AC
-SAVED = 6  # registers that the switch saves
-
-SWITCH, BEGIN = "convlab_switch_stacks", "convlab_begin_thread"
-
-# ``switch(i64* save, i64 to)``: save the stack pointer, go on with another one.
-_ASSEMBLY = r"""
-target triple = "{triple}"
-@{launch} = external global {words}
-
-define void @{switch}(i64* %save, i64 %to) naked noinline nounwind {{
-  call void asm sideeffect "
-    pushq %rbp\0A pushq %rbx\0A pushq %r12\0A pushq %r13\0A pushq %r14\0A pushq %r15\0A
-    movq %rsp, (%rdi)\0A
-    movq %rsi, %rsp\0A
-    popq %r15\0A popq %r14\0A popq %r13\0A popq %r12\0A popq %rbx\0A popq %rbp\0A
-    retq", ""()
-  unreachable
-}}
-
-define void @{begin}() noinline nounwind {{
-  %entry_word = load i64, i64* getelementptr ({words}, {words}* @{launch}, i64 0, i64 {entry})
-  %kernel = inttoptr i64 %entry_word to i32 (i8**, i8**)*
-  %result = alloca i8*
-  %raised = alloca i8*
-  %status = call i32 %kernel(i8** %result, i8** %raised)
-  %status_word = sext i32 %status to i64
-  %record_word = load i64, i64* getelementptr ({words}, {words}* @{launch}, i64 0, i64 {current})
-  %record = inttoptr i64 %record_word to i64*
-  %status_place = getelementptr i64, i64* %record, i64 {status}
-  store i64 %status_word, i64* %status_place
-  %state_place = getelementptr i64, i64* %record, i64 {state}
-  store i64 {done}, i64* %state_place
-  %pointer_place = getelementptr i64, i64* %record, i64 {stack_pointer}
-  %scheduler = load i64, i64* getelementptr ({words}, {words}* @{launch}, i64 0, i64 {scheduler})
-  call void @{switch}(i64* %pointer_place, i64 %scheduler)
-  unreachable
-}}
-"""
-
-
-def check_machine() -> None:
-    """Raise :class:`NeedsGreenlets` on a machine whose registers the switch does not know."""
-    if platform.machine() not in ("x86_64", "AMD64") or sys.platform == "win32":
-        raise NeedsGreenlets(f"stacks of {sys.platform} on {platform.machine()} are not switched")
-
-
-@cache
-def machine_code() -> llvm.ExecutionEngine:
-    """Return the engine that holds the machine code of the switch. Other machine code finds it by
-    its symbol."""
-    check_machine()
-    for prepare in (
-        llvm.initialize_native_target,
-        llvm.initialize_native_asmprinter,
-        llvm.initialize_native_asmparser,
-    ):
-        prepare()
-    target = llvm.Target.from_default_triple()
-    source = _ASSEMBLY.format(
-        triple=target.triple,
-        words=f"[{WORDS} x i64]",
-        launch=SYMBOL,
-        switch=SWITCH,
-        begin=BEGIN,
-        entry=ENTRY,
-        current=CURRENT,
-        status=STATUS,
-        state=STATE,
-        done=DONE,
-        stack_pointer=STACK_POINTER,
-        scheduler=SCHEDULER,
-    )
-    module = llvm.parse_assembly(source.replace("\\0A\n", "\\0A "))
-    module.verify()
-    engine = llvm.create_mcjit_compiler(module, target.create_target_machine())
-    engine.finalize_object()
-    llvm.add_symbol(SWITCH, engine.get_function_address(SWITCH))
-    return engine
 
 
 @lru_cache(maxsize=1)  # to touch the memory for the first time may take longer than a launch
