@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from threading import Lock
 
 import numpy as np
@@ -36,6 +37,8 @@ class CompiledRun:
         self._facts, self._history = facts, history
         self._made, self._on_block = made, on_block
         self._hosts, self._before = hosts, before
+        # The part of the blocks that the first engine runs again to explain what is found.
+        self.part_explained = 1.0
 
     def run(self) -> None:
         """Run the launch, and what is suspect in it again on the first engine. Raises
@@ -126,7 +129,9 @@ class CompiledRun:
         self._before.restore(self._hosts)
         # What blocks wrote that do not run again is written.
         unwritten = UnwrittenArrays(self._arguments.left_unwritten(or_read=True))
-        launch = self._made(blocks=result.blocks(), on_block=self._on_block, unwritten=unwritten)
+        blocks = result.blocks()
+        self.part_explained = len(blocks) / math.prod(self._facts.grid)
+        launch = self._made(blocks=blocks, on_block=self._on_block, unwritten=unwritten)
         try:
             launch.run()
         except SimulationError as error:

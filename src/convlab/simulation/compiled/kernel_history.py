@@ -38,8 +38,9 @@ class KernelHistory:
     """The launches so far of a kernel with arguments of the same types."""
 
     seconds: float = 0.0  # of those on the first engine, since the last one as machine code
-    ran_compiled: bool = False  # whether machine code was enough for one of them
-    failed: bool = False  # whether it was not, or something was found
+    ran_compiled: bool = False  # whether machine code has been worth its cost for one of them
+    # Whether it was not: it was not enough, or most blocks ran again to explain what was found.
+    failed: bool = False
     told: bool = False  # whether the user knows why
     # Why no machine code can be made, by the types of the arguments for a CPU.
     refusals: dict[tuple[types.Type, ...], str] = field(default_factory=dict)
