@@ -163,6 +163,42 @@ def test_device_functions_that_are_compiled_once_make_the_same_machine_code(name
     assert instructions_of_stage(name) == shared
 
 
+INNER = """
+@cuda.jit(device=True)
+def inner(number):
+    return number * float32({factor})
+"""
+OUTER = """
+@cuda.jit(device=True)
+def outer(number):
+    return inner(number) + float32(1)
+"""
+KERNEL = """
+@cuda.jit
+def kernel(numbers):
+    numbers[0] = outer(numbers[1])
+"""
+
+
+@pytest.mark.gate
+def test_a_device_function_that_is_defined_again_is_compiled_again():
+    """As in a notebook: not in a function that stays and calls it, either. On disk the kernel's key
+    says that it has the new one."""
+    names = {"cuda": cuda, "float32": float32}
+
+    def instructions(*cells: str) -> bytes:
+        for cell in cells:
+            exec(cell, names)
+        lto_ir = numba_lto_ir(names["kernel"], (float32[::1],), (9, 0))
+        return instruction_bytes(linked(lto_ir, (9, 0), kernel="kernel", layout="numba").code)
+
+    two, three = INNER.format(factor=2), INNER.format(factor=3)
+    by_two = instructions(two, OUTER, KERNEL)
+    by_three = instructions(three, KERNEL)
+    assert by_three == instructions(three, OUTER, KERNEL) != by_two
+    assert instructions(two, KERNEL) == by_two
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("kept", [False, True], ids=["of no kernel", "of the kernel before"])
 def test_compiled_device_functions_outlive_the_kernels_that_had_them(kept, monkeypatch):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 from convlab.ladder.stage import Capability
 from convlab.running.engines.kernel_identity import function_key
@@ -17,23 +18,35 @@ from convlab.running.engines.kernel_identity import function_key
 # Compiled functions by their keys, types of arguments and GPUs. Their dispatchers are kept too:
 # when a dispatcher is deleted, Numba removes its functions from the target.
 _compiled: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+# The key with which each dispatcher was compiled, by types of arguments.
+_compiled_with: WeakKeyDictionary[Any, dict[Any, str]] = WeakKeyDictionary()
 
 
 @contextmanager
 def equal_functions_once(capability: Capability) -> Iterator[None]:
     """Inside, a device function is not compiled if an equal one has been, for arguments of the same
-    types and for the same GPU. The caller holds the lock of Numba's compiler."""
+    types and for the same GPU. The caller holds the lock of Numba's compiler.
+
+    A function of which a global has another value now, such as a device function that was defined
+    again, is compiled again. Numba would keep the old machine code. But the key of a kernel on disk
+    says what the globals are now, and later processes would get the old code by it."""
     from numba.cuda import dispatcher
 
     usual = dispatcher.CUDADispatcher.compile_device
     shared: list[tuple[Any, Any]] = []  # dispatchers that have another one's function, for types
 
     def compile_device(self: Any, args: Any, return_type: Any = None) -> Any:
-        if args in self.overloads or return_type is not None:
+        if return_type is not None:
             return usual(self, args, return_type)
         key = function_key(self)
         if key is None:
             return usual(self, args)
+        keys = _compiled_with.setdefault(self, {})
+        if args in self.overloads and keys.get(args, key) != key:
+            del self.overloads[args]
+        keys[args] = key
+        if args in self.overloads:
+            return self.overloads[args]
         known = key, args, capability
         if known in _compiled:
             _, self.overloads[args] = _compiled[known]
