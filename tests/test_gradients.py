@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from convlab.problems.gradient import Gradient
 from convlab.problems.oracle import Oracle, random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
-from convlab.problems.workloads import paper_layer
+from convlab.problems.workloads import paper_layer, problem_of
 from convlab.running.chosen_stages import stage_for
 from convlab.running.engines import choose
 from convlab.running.plans import Plan, plan
@@ -246,3 +248,21 @@ def test_gradients_compile_cleanly(stage):
     made = {f"{of} {name}": Gradient(layer, of) for name, layer in layers.items() for of in SIDES}
     rows = list(lint_stage(stage, made, ((9, 0),)))
     assert not [row for row in rows if not row.ok], [(str(row), row.findings) for row in rows]
+
+
+@pytest.mark.same_in_cudasim
+def test_the_tile_of_a_weight_s_gradient_is_close_to_the_best():
+    """Of the tiles that were timed on an H200, by geometric mean over 18 layers."""
+    file = Path(__file__).parents[1] / "docs/results/warpgroup_tiles_h200.json"
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    times: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row["of"] == "weight" and "tile" in row and "splits" not in row:
+            times.setdefault(row["problem"], {})[row["tile"]] = row["ms"]
+    losses = []
+    for problem, by_tile in times.items():
+        chosen = g03.tile_of(Gradient(problem_of(problem), "weight"))
+        losses.append(by_tile[str(chosen)] / min(by_tile.values()))
+    assert len(losses) == 18
+    assert np.exp(np.mean(np.log(losses))) < 1.01
+    assert max(losses) < 1.05

@@ -5,7 +5,7 @@ fitted to.
     PYTHONPATH=src python tests/tools/warpgroup_tiles.py --json OUT/warpgroup_tiles.json
 
 Convolutions are t06's, on layers with few output channels, some as gradients of the input;
-gradients of the weight are g03's. Each is compared with PyTorch's float32 before it is timed, and
+gradients of the weight are g03's. Each is compared with PyTorch's float64 before it is timed, and
 the error is the largest difference relative to the largest output.
 """
 
@@ -125,26 +125,27 @@ def rows_of(of_one: list[Choice]) -> Iterator[dict[str, Any]]:
         "weight": (input, of_output),
     }
 
-    def by_pytorch() -> torch.Tensor:
+    def by_pytorch(*tensors: torch.Tensor) -> torch.Tensor:
+        settings = problem.stride, padding, problem.dilation
         if of == "output":
-            return torch.nn.functional.conv2d(
-                input, weight, None, problem.stride, padding, problem.dilation
-            )
+            return torch.nn.functional.conv2d(*tensors, None, *settings)
         found = torch.ops.aten.convolution_backward(
-            of_output, input, weight, None, problem.stride, padding, problem.dilation,
-            False, [0, 0], 1, wanted,
-        )  # fmt: skip
+            *tensors, None, *settings, False, [0, 0], 1, wanted
+        )
         return found[0 if of == "input" else 1]
+
+    of_pytorch = (input, weight) if of == "output" else (of_output, input, weight)
 
     def run_library(stream: Any) -> None:
         with torch_stream(torch, input.device, int(stream.handle)):
-            by_pytorch()
+            by_pytorch(*of_pytorch)
 
+    expected = by_pytorch(*(tensor.double() for tensor in of_pytorch))
     with flags():  # float32, and cuDNN chooses by trial
-        expected = by_pytorch()
+        by_pytorch(*of_pytorch)
         yield {"stage": "torch_fp32", "ms": measure(run_library).median_ms}
     for choice in of_one:
-        output = torch.full_like(expected, float("nan"))
+        output = torch.full_like(expected, float("nan"), dtype=torch.float32)
         program = choice.program()
         plan = Plan(choice.computed, choice.stage, choice.tile, engine, program=program)
 
@@ -153,7 +154,7 @@ def rows_of(of_one: list[Choice]) -> Iterator[dict[str, Any]]:
 
         run(None)
         torch.cuda.synchronize()
-        error = float((output - expected).abs().max() / expected.abs().max())
+        error = float((output.double() - expected).abs().max() / expected.abs().max())
         if not error <= MOST_ERROR:  # NaN is no error that is small enough
             raise AssertionError(f"{choice}: the largest error is {error} of the largest output")
         tile, ms = str(choice.tile), measure(run).median_ms
