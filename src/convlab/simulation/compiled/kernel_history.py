@@ -26,9 +26,9 @@ from convlab.simulation.language.signatures import Types
 
 MOST = 1000  # histories that belong to code: a loop may make a kernel for each of many numbers
 
+_PLAIN = (bool, int, str, bytes, type(None), EllipsisType)
+_PLAIN_KINDS = (np.integer, np.bool_, np.dtype, types.Type, cuda_types.Type)
 _INEXACT = (float, complex, np.inexact)
-_EXACT = (bool, int, str, bytes, type(None), EllipsisType, np.integer, np.bool_)
-_TYPES = (np.dtype, types.Type, cuda_types.Type)
 # Packages whose modules stay as they are. A program may change its own modules.
 _KNOWN = {"numba", "numba_cuda", "numba_cuda_mlir", "numpy", *sys.stdlib_module_names}
 
@@ -109,7 +109,7 @@ def _key_of_value(value: object) -> tuple[object, ...]:
         return (kind, *map(_key_of_value, value))
     if issubclass(kind, _INEXACT):
         return kind, repr(value)
-    if kind in _EXACT or issubclass(kind, (np.integer, np.bool_, *_TYPES)):
+    if kind in _PLAIN or issubclass(kind, _PLAIN_KINDS):
         return kind, value
     if isinstance(value, ModuleType) and _is_known(value.__name__):
         return kind, value
