@@ -2,7 +2,7 @@
 
 ``python tests/tools/simulator_speed.py`` runs five kernels of every CUDA course in three sizes
 each, with every check on, and takes the quickest of some runs. ``--long`` runs them in a size that
-takes Numba's simulator about a minute, so that all take some minutes. There the strict simulator
+takes Numba's simulator up to a minute, so that all take some minutes. There the strict simulator
 has three columns: the first run, with none of the kernel's machine code on disk; the first run of
 another process, which finds it there; and the quickest of some runs that find it in memory, after
 as many runs as it takes until one is compiled. Each says which engine ran. None includes the
