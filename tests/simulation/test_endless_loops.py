@@ -54,6 +54,19 @@ def one_thread_searches(a, b):
     b[i] = low
 
 
+def skips_some_threads(a, b):
+    """Numbers of the thread and of the launch do not change while a loop goes on."""
+    i = cuda.grid(1)
+    low, high = 0, len(a)
+    while low < min(high, cuda.gridsize(1)):
+        middle = (low + high) // 2
+        if cuda.grid(1) >= len(a) or middle <= i:
+            low = middle
+        else:
+            high = middle
+    b[i] = low
+
+
 def only_numbers(a, b):
     low, high = 0, 9
     while low < high:
@@ -118,6 +131,57 @@ def sum_of_flags(a, b):
         b[N - 1] = 1
 
 
+def flags_in_order(a, b):
+    ready = 0
+    while ready < 4:
+        if cuda.ldcv(b, ready) == 1:
+            ready += 1
+
+
+def look_back(a, b):
+    """As in a scan in one pass: the block before may not have stored its state yet."""
+    look = cuda.grid(1)
+    while look >= 0:
+        state = cuda.ldcv(b, look)
+        if state == 2:
+            break
+        if state == 1:
+            look -= 1
+
+
+def spins_that_are_counted(a, b):
+    spins = 0
+    while cuda.atomic.add(b, 0, 0) == 0 and spins < 2000:
+        spins = min(spins + 1, 1000)
+
+
+def flags_of_shared_memory(a, b):
+    """The other threads set theirs later."""
+    s = cuda.shared.array(N, int32)
+    i = cuda.threadIdx.x
+    s[i] = 0
+    cuda.syncthreads()
+    ready = 0
+    while i == 0 and ready < N:
+        if s[ready] == 1:
+            ready += 1
+    s[i] = 1
+
+
+def flags_by_another_name(a, b):
+    """The other threads set theirs later, too."""
+    s = cuda.shared.array(N, int32)
+    i = cuda.threadIdx.x
+    s[i] = 0
+    flags = s[:]
+    cuda.syncthreads()
+    ready = 0
+    while i == 0 and ready < N:
+        if s[ready] == 1:
+            ready += 1
+    flags[i] = 1
+
+
 @cuda.jit(device=True)
 def follow(nodes, node):
     while nodes[node] != N:
@@ -143,6 +207,7 @@ def found_in(function: Any) -> Finding:
         (bounds_that_meet, "low (3) and high (4) take no new numbers"),
         (bounds_of_shared_memory, "and 7 more repeat the loop"),
         (one_thread_searches, "thread (2, 0, 0) of block (0, 0, 0) repeats the loop"),
+        (skips_some_threads, "low (0) and high (1) take no new numbers"),
         (only_numbers, "low (7) and high (8) take no new numbers"),
         (root_to_the_last_bit, "root (1.4142135623"),
         (list_with_a_ring, "node (0) takes no new numbers"),
@@ -160,7 +225,12 @@ def test_a_loop_that_waits_for_nobody_is_endless(function: Any, says: str) -> No
 
 
 @pytest.mark.parametrize(
-    "function", [turn_that_nobody_gives, flag_in_a_variable, sum_of_flags, list_of_a_function]
+    "function",
+    [
+        *(turn_that_nobody_gives, flag_in_a_variable, sum_of_flags, list_of_a_function),
+        *(flags_in_order, look_back, spins_that_are_counted, flags_of_shared_memory),
+        flags_by_another_name,
+    ],
 )
 def test_a_loop_that_may_wait_is_a_deadlock(function: Any) -> None:
     finding = found_in(function)

@@ -2,8 +2,9 @@
 
 A thread that polls tests what another thread or the host can change. A loop that only computes goes
 on from its own variables: once these take no new numbers, nothing ends it, and there is no lock or
-flag to look for. A ``cas`` in a loop whose expected number was read before the loop is another such
-mistake.
+flag to look for. All tests in the loop count, and all that they are computed from: a branch may
+decide whether a variable changes. A ``cas`` in a loop whose expected number was read before the
+loop is another such mistake.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from types import CodeType
 from typing import NamedTuple
 
 from convlab.simulation.recording.sites import source_tree
+from convlab.simulation.rules.element_owners import PURE
 
 CAS = ("cas", "compare_and_swap")
+OF_LAUNCH = ("cuda.grid", "cuda.gridsize")  # calls whose results stay the same in a thread
 LEAVES = ast.Break | ast.Return
+BRANCHES = ast.If | ast.While | ast.IfExp
 
 
 class Stuck(NamedTuple):
@@ -46,11 +50,16 @@ def stuck_loop(code: CodeType, file: str, line: int, of_kernel: bool) -> Stuck:
     values = _values(loop)
     if stale := _stale_numbers(tree, loop, set(values)):
         return Stuck(stale, by_cas=True)
-    changed = _changed_arrays(tree) if of_kernel else None
+    changed = None
+    if of_kernel:
+        changed = (_stored_arrays(tree) | _passed_arrays(tree)) - _settled_arrays(tree, loop)
     tested = dict.fromkeys(name for test in _tests(loop) for name in _names(test))
     own = [name for name in tested if name in values and name in _reached(name, values)]
-    reached = {*own}.union(*(_reached(name, values) for name in own))
-    parts = (part for name in reached for value in values[name] for part in ast.walk(value))
+    tests = [loop.test, *(node.test for node in ast.walk(loop) if isinstance(node, BRANCHES))]
+    deciding = {*own, *(name for test in tests for name in _names(test) if name in values)}
+    reached = deciding.union(*(_reached(name, values) for name in deciding))
+    sources = [*tests, *(value for name in reached for value in values[name])]
+    parts = (part for source in sources for part in ast.walk(source))
     return Stuck() if any(_may_be_changed(part, changed) for part in parts) else Stuck(tuple(own))
 
 
@@ -103,15 +112,48 @@ def _reached(name: str, values: dict[str, list[ast.expr]]) -> set[str]:
     return found
 
 
-def _changed_arrays(tree: ast.AST) -> set[str]:
-    """Return the arrays that a function may change: by a store, an atomic or another function."""
+def _stored_arrays(tree: ast.AST) -> set[str]:
+    """Return the arrays in which a part of a function stores by their names."""
+    subscripts = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    return {ast.unparse(one.value) for one in subscripts if isinstance(one.ctx, ast.Store)}
+
+
+def _passed_arrays(tree: ast.AST) -> set[str]:
+    """Return the arrays that an atomic, another function or another name may change."""
+    nodes = [*ast.walk(tree)]
+    arrays = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Subscript)}
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            found.add(ast.unparse(node.value))
-        elif isinstance(node, ast.Call):
+    for node in nodes:
+        if isinstance(node, ast.Call):
             found |= {one.id for one in node.args if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.Assign) and not _is_new_array(node.value):
+            targets = {name for target in node.targets for name in _names(target)}
+            if not any(isinstance(one, ast.Subscript) for one in node.targets) and targets & arrays:
+                found |= {*targets, *_names(node.value)}  # a view, or arrays that change places
     return found
+
+
+def _settled_arrays(tree: ast.Module, loop: ast.While) -> set[str]:
+    """Return the arrays in shared memory in which a kernel stores only before a barrier that all
+    threads pass before the loop."""
+    function = tree.body[0]
+    body = function.body if isinstance(function, ast.FunctionDef) else []
+    before = [one for one in body if (one.end_lineno or 0) < loop.lineno]
+    barriers = [one for one in before if ast.unparse(one) == "cuda.syncthreads()"]
+    if not barriers:
+        return set()
+    new = [one for one in before if isinstance(one, ast.Assign) and _is_new_array(one.value)]
+    names = {name for one in new for name in _names(one.targets[0])}
+    later = body[body.index(barriers[-1]) :]
+    return names.difference(_passed_arrays(tree), *map(_stored_arrays, later))
+
+
+def _is_new_array(value: ast.expr) -> bool:
+    """Return whether a value is an array of its own in shared or local memory. Arrays of size 0 are
+    not: all of them are the same memory."""
+    if not isinstance(value, ast.Call) or not value.args or ast.unparse(value.args[0]) == "0":
+        return False
+    return ast.unparse(value.func) in ("cuda.shared.array", "cuda.local.array")
 
 
 def _may_be_changed(node: ast.AST, changed: set[str] | None) -> bool:
@@ -123,7 +165,7 @@ def _may_be_changed(node: ast.AST, changed: set[str] | None) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = ast.unparse(node.func)
-    return not (name.startswith("math.") or name in {"abs", "min", "max", "int", "float"})
+    return not (name.startswith("math.") or name in PURE or name in OF_LAUNCH)
 
 
 def _stale_numbers(tree: ast.AST, loop: ast.While, assigned: set[str]) -> tuple[str, ...]:
