@@ -325,6 +325,56 @@ def share_of_a_count(a, out):
     out[i] = a[i % 4] * 100
 
 
+def largest_by_the_leaders_of_warps(a, out):
+    i = cuda.threadIdx.x
+    largest = out[0]
+    if cuda.laneid == 0:
+        out[0] = max(largest, a[i] + i)
+
+
+def largest_by_each_32nd_thread(a, out):
+    i = cuda.threadIdx.x
+    largest = out[0]
+    if i % 32 == 0:
+        out[0] = max(largest, a[i] + i)
+
+
+def largest_by_half_the_threads(a, out):
+    i = cuda.threadIdx.x
+    half = i & 1
+    largest = out[0]
+    if half == 0:
+        out[0] = max(largest, a[i] + i)
+
+
+def largest_by_the_first_block(a, out):
+    i = cuda.threadIdx.x
+    largest = out[0]
+    if cuda.blockIdx.x == 0:
+        out[0] = max(largest, a[i] + i)
+
+
+def largest_of_each_block(a, out):
+    i, b = cuda.threadIdx.x, cuda.blockIdx.x
+    largest = out[cuda.blockIdx.x]
+    out[b] = max(largest, a[i] + i)
+
+
+def largest_by_each_row_of_a_block(a, out):
+    i = cuda.threadIdx.x
+    largest = out[0]
+    if i == 0:
+        out[0] = max(largest, a[i] + cuda.threadIdx.y)
+
+
+def first_of_a_block_doubled_by_one_thread(a, out):
+    i, b = cuda.grid(1), cuda.blockIdx.x
+    first = out[b]
+    if i == b * cuda.blockDim.x:
+        out[b] = first * 2 + 1
+    a[i] = first
+
+
 ATOMIC, FENCE, BARRIER = "cuda.atomic.", "threadfence", "syncthreads"
 OWN = "Let each element belong to one thread"
 ROWS = [
@@ -363,13 +413,19 @@ ROWS = [
     (shifted_by_a_function, "Put cuda.syncthreads() between", "cas"),
     (pushed_on_a_list, "Use cuda.atomic.exch", BARRIER),
     (taken_by_one_thread, "Put cuda.syncthreads() between", "exch"),
+    (largest_by_the_leaders_of_warps, "Use an atomic that does both", BARRIER),
+    (largest_by_each_32nd_thread, "Use an atomic that does both", BARRIER),
+    (largest_by_half_the_threads, "Use an atomic that does both", BARRIER),
+    (largest_by_the_first_block, "Use an atomic that does both", BARRIER),
+    (largest_of_each_block, "Use an atomic that does both", BARRIER),
+    (first_of_a_block_doubled_by_one_thread, "Put cuda.syncthreads() between", "cas"),
     (place_read_again, "Use the number that the thread's own atomic returns", BARRIER),
     (place_read_again_into_a_variable, "Use the number that the thread's own", BARRIER),
     (share_of_a_count, "Put cuda.syncthreads() between", "own atomic returns"),
 ]
 
 
-def races(function: Any, grid: int, block: int) -> list[Any]:
+def races(function: Any, grid: int, block: int | tuple[int, int]) -> list[Any]:
     """The races that are found, but for that for a flag itself."""
     arrays = np.zeros(N, np.int32), np.zeros(N, np.int32)
     with pytest.raises(SimulationError) as caught:
@@ -387,6 +443,13 @@ def test_the_first_remedy_of_a_race_in_a_block_helps(function, begins, never) ->
     for finding in found:
         assert finding.remedy.startswith(begins), str(finding)
         assert never not in finding.remedy, str(finding)
+
+
+def test_one_number_of_a_thread_lets_a_column_of_a_block_through() -> None:
+    for finding in races(largest_by_each_row_of_a_block, 1, (8, 8)):
+        assert finding.remedy.startswith("Use an atomic that does both"), str(finding)
+    for finding in races(largest_by_each_row_of_a_block, 1, (64, 1)):
+        assert finding.remedy.startswith("Put cuda.syncthreads() between"), str(finding)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,8 @@ class Circumstances:
             return Around.ONE_STEP if self._reads_first(reader, changer, group) else Around.NOTHING
         if code is not its_code:
             # A function finds what another one changes, as the root of a tree.
-            by_result = self._finds(code, its_code, its_line)
+            in_one_block = reader.block == changer.block
+            by_result = self._finds(code, its_code, its_line, in_one_block)
             reads = by_result and self._reads_first(reader, changer, group, equally_often=False)
             return Around.ONE_STEP if reads else Around.NOTHING
         # A line that reads below the one that writes reads what an earlier pass of their loop has
@@ -170,34 +171,36 @@ class Circumstances:
         if line >= its_line:
             return Around.NOTHING
         file = code.co_filename
+        in_one_block = reader.block == changer.block
+        stored = {one.thread for one in group if one.kind == WRITE and one.site == changer.site}
         means = needed(
             code,
             file,
             read_at=reader.site - id(code),
             read=line,
             change=its_line,
-            in_one_block=reader.block == changer.block,
+            in_one_block=in_one_block,
+            by_one_thread=stored <= {changer.thread},
         )
         if means == Needed.BARRIER:
             return Around.NOTHING
         # What a thread looks for in memory, others find after more steps or fewer.
-        often = belongs_to_thread(code, file, its_line)
+        often = belongs_to_thread(code, file, its_line, in_one_block)
         if not self._reads_first(reader, changer, group, equally_often=often):
             return Around.NOTHING
         if depends(code, file, line, its_line):
             return Around.ONE_STEP if means == Needed.ATOMIC else Around.LOOP_STEP
-        stored = {one.thread for one in group if one.kind == WRITE and one.site == changer.site}
         both = {reader.thread, changer.thread} <= stored
         exchanged = both and means == Needed.ATOMIC and is_same_element(code, file, line, its_line)
         return Around.EXCHANGED if exchanged else Around.NOTHING
 
-    def _finds(self, function: CodeType, caller: CodeType, line: int) -> bool:
+    def _finds(self, function: CodeType, caller: CodeType, line: int, in_one_block: bool) -> bool:
         """Return whether what a line of a caller stores depends on what the function returns, and
         the element does not belong to the thread. In other functions the two have nothing to do
         with each other: one loads a slice, which the other uses."""
         file = caller.co_filename
         calls = calling_lines(caller, file, function.co_name)
-        return not belongs_to_thread(caller, file, line) and any(
+        return not belongs_to_thread(caller, file, line, in_one_block) and any(
             call < line and depends(caller, file, call, line) for call in calls
         )
 

@@ -22,14 +22,16 @@ KEPT = 1000  # answers that are kept
 # Calls whose results depend on their arguments alone, beside the types of numbers.
 PURE = {"min", "max", "abs", "len", "range", "round", "divmod", "int", "float", "bool"}
 TYPES = ("int", "uint", "float")
-OF_THREAD = {"threadIdx", "blockIdx", "laneid", "grid"}
+OF_BLOCK = {"blockIdx"}  # the same for all threads of a block
+OF_THREAD = {"threadIdx", "laneid", "grid"}
+THREAD_NUMBERS = {"cuda.threadIdx.x", "cuda.grid(1)"}  # different in each thread of a 1-D block
 OF_LAUNCH = {"blockDim", "gridDim", "gridsize", "warpsize"}
 
 
 class Owner(IntEnum):
     """The origin of an index: the largest of those of its parts."""
 
-    ALL = 0  # the same for all threads
+    ALL = 0  # the same for all threads, or for all of the block in which they race
     THREAD = 1  # from the thread's number
     MEMORY = 2  # from memory, or from a call that may read it
 
@@ -44,19 +46,26 @@ class Needed(IntEnum):
 
 @lru_cache(maxsize=KEPT)
 def needed(
-    code: CodeType, file: str, read_at: int, read: int, change: int, in_one_block: bool
+    code: CodeType,
+    file: str,
+    read_at: int,
+    read: int,
+    change: int,
+    in_one_block: bool,
+    by_one_thread: bool,
 ) -> Needed:
     """Return the means to separate the read at an offset of a function, in the line ``read``, from
-    its line ``change``, where threads race. ``ATOMIC`` for a function without source. ``file`` is
-    the code's, because codes of two files may be equal."""
+    its line ``change``, where threads race, ``in_one_block`` or not. ``by_one_thread`` if no other
+    one has changed the element there. ``ATOMIC`` for a function without source. ``file`` is the
+    code's, because codes of two files may be equal."""
     if (tree := source_tree(code, file)) is None:
         return Needed.ATOMIC
     stores = [*_stores(tree, change)]
     if not stores:
         return Needed.ATOMIC
-    owners = _Owners(tree)
+    owners = _Owners(tree, in_one_block)
     if any(owners.of(one.slice) != Owner.THREAD for one in stores):
-        alone = in_one_block and owners.lets_one_thread_through(tree, change, read)
+        alone = in_one_block and by_one_thread and owners.lets_one_through(tree, change, read)
         return Needed.BARRIER if alone else Needed.ATOMIC
     loads, position = [*_loads(tree, read)], position_at(code, read_at)
     reads = [one for one in loads if position_of(one) == position] or loads
@@ -71,12 +80,13 @@ def needed(
 
 
 @lru_cache(maxsize=KEPT)
-def belongs_to_thread(code: CodeType, file: str, change: int) -> bool:
-    """Return whether the elements in which a line stores come from the thread's number alone."""
+def belongs_to_thread(code: CodeType, file: str, change: int, in_one_block: bool) -> bool:
+    """Return whether the elements in which a line stores come from the thread's number alone, among
+    the threads of one block or of all blocks."""
     tree = source_tree(code, file)
     if tree is None:
         return True
-    owners = _Owners(tree)
+    owners = _Owners(tree, in_one_block)
     return all(owners.of(one.slice) == Owner.THREAD for one in _stores(tree, change))
 
 
@@ -115,9 +125,11 @@ def is_an_index(code: CodeType, file: str, read: int, atomic: int) -> bool:
 
 
 class _Owners:
-    """The origins of a function's variables."""
+    """The origins of a function's variables, where threads of one block race or of all blocks."""
 
-    def __init__(self, tree: ast.AST) -> None:
+    def __init__(self, tree: ast.AST, in_one_block: bool) -> None:
+        self._of_thread = OF_THREAD if in_one_block else OF_THREAD | OF_BLOCK
+        self._arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
         self._values: dict[str, list[ast.expr]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
@@ -143,7 +155,7 @@ class _Owners:
             return Owner.ALL if shape else Owner.MEMORY
         if isinstance(expression, ast.Call):
             name = getattr(expression.func, "attr", getattr(expression.func, "id", ""))
-            if name in OF_THREAD:
+            if name in self._of_thread:
                 return Owner.THREAD
             if name not in PURE | OF_LAUNCH and not name.startswith(TYPES):
                 return Owner.MEMORY
@@ -151,18 +163,34 @@ class _Owners:
         parts = ast.iter_child_nodes(expression)
         return max((self.of(one, known) for one in parts), default=Owner.ALL)
 
-    def lets_one_thread_through(self, tree: ast.AST, change: int, read: int) -> bool:
-        """Return whether a test such as ``if t == 0`` is around the line that changes the element,
-        and not around the one that reads it."""
+    def lets_one_through(self, tree: ast.AST, change: int, read: int) -> bool:
+        """Return whether a test such as ``if t == 0`` lets one thread of a 1-D block through to the
+        line that changes the element, and the line that reads it is not in that branch."""
         return any(
             isinstance(node, ast.If)
             and _holds(node.body, change)
             and not _holds(node.body, read)
-            and isinstance(node.test, ast.Compare)
-            and isinstance(node.test.ops[0], ast.Eq)
-            and self.of(node.test) == Owner.THREAD
+            and self._is_true_in_one(node.test)
             for node in ast.walk(tree)
         )
+
+    def _is_true_in_one(self, test: ast.expr) -> bool:
+        """Return whether a test compares the thread's number with a number that all threads of the
+        block have: not its lane, nor a remainder, which several threads of the block share."""
+        if not isinstance(test, ast.Compare) or [*map(type, test.ops)] != [ast.Eq]:
+            return False
+        sides = test.left, test.comparators[0]
+        return any(
+            self._is_thread_number(one) and self.of(other) == Owner.ALL
+            for one, other in (sides, sides[::-1])
+        )
+
+    def _is_thread_number(self, expression: ast.expr) -> bool:
+        if not isinstance(expression, ast.Name):
+            return ast.unparse(expression) in THREAD_NUMBERS
+        values = self._values.get(expression.id, [])
+        is_number = all(ast.unparse(value) in THREAD_NUMBERS for value in values)
+        return bool(values) and is_number and expression.id not in self._arguments
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         parts = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -175,7 +203,7 @@ class _Owners:
 
     def _of_attribute(self, expression: ast.Attribute) -> Owner:
         parts = set(ast.unparse(expression).split("."))
-        return Owner.THREAD if parts & OF_THREAD else Owner.ALL
+        return Owner.THREAD if parts & self._of_thread else Owner.ALL
 
 
 def _stores(tree: ast.AST, line: int) -> Iterator[ast.Subscript]:
