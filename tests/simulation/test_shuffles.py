@@ -10,7 +10,7 @@ from numba import cuda, float32, int32
 
 from convlab.simulation.compiled import engine_choice
 from convlab.simulation.host.programs import OwnNumbers, simulate, simulator
-from convlab.simulation.rules.findings import SimulationError
+from convlab.simulation.rules.findings import Finding, SimulationError
 
 ALL = 0xFFFFFFFF
 
@@ -229,6 +229,79 @@ def index_too_large_of_its_own(a, out):
     if i >= 8:
         j = cuda.shfl_sync(0xFFFFFF00, i, 9)
         out[i] = a[j + 60]
+
+
+def found_in(function: Any) -> tuple[Finding, ...]:
+    arrays = np.ones(64, np.int64), np.zeros(64, np.int64)
+    with pytest.raises(SimulationError) as caught:
+        simulate(cuda.jit(function), 1, 32, *arrays)
+    return caught.value.findings
+
+
+def an_index_and_a_number_not_used(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        k = cuda.shfl_sync(0xFFFFFF00, i, 1)
+        j = cuda.shfl_sync(0xFFFFFF00, i, 0)
+        out[i] = a[j] + (k > 0 and k < 0)
+
+
+def a_result_and_a_number_not_used(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        k = cuda.shfl_sync(0xFFFFFF00, i, 1)
+        out[i] = cuda.shfl_sync(0xFFFFFF00, i, 0) + (k > 0 and k < 0)
+
+
+def two_indices(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        k = cuda.shfl_sync(0xFFFFFF00, i, 1)
+        j = cuda.shfl_sync(0xFFFFFF00, i, 0)
+        out[i] = a[j] + a[k]
+
+
+def an_index_from_two_lanes(a, out):
+    """Only two large numbers lead out of bounds."""
+    i = cuda.grid(1)
+    if i >= 8:
+        k = cuda.shfl_sync(0xFFFFFF00, i, 1)
+        j = cuda.shfl_sync(0xFFFFFF00, i, 0)
+        out[i] = a[min(j, k)]
+
+
+def a_result_from_two_lanes(a, out):
+    i = cuda.grid(1)
+    if i >= 8:
+        k = cuda.shfl_sync(0xFFFFFF00, i, 1)
+        j = cuda.shfl_sync(0xFFFFFF00, i, 0)
+        out[i] = min(j, k)
+
+
+@pytest.mark.parametrize(
+    ("function", "lines", "says"),
+    [
+        (an_index_and_a_number_not_used, (4,), "is wrong with another number in its place"),
+        (a_result_and_a_number_not_used, (4,), "reads lane 0, which does not take part"),
+        (two_indices, (3, 4), "is wrong with another number in its place"),
+        (
+            an_index_from_two_lanes,
+            (4, 5),
+            "may be wrong with another number in the place of one of these: a",
+        ),
+        (a_result_from_two_lanes, (3, 4), "and the result depends on this number or another"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_only_shuffles_whose_numbers_matter_are_blamed(
+    function: Any, lines: tuple[int, ...], says: str
+) -> None:
+    found = found_in(function)
+    begin = function.__code__.co_firstlineno
+    assert tuple(one.line - begin for one in found) == lines
+    for one in found:
+        assert one.kind == "inactive lane"
+        assert says in one.what, str(one)
 
 
 @pytest.mark.parametrize("seconds", [0.0, float("inf")], ids=["compiled", "explained"])

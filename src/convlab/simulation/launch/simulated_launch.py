@@ -200,7 +200,12 @@ class SimulatedLaunch:
         self.history.messages.matter = self.translation.may_poll
         self.history.pairs_matter = self.translation.updates_by_two_atomics
         self._cuda.atomic.history = self.history
-        self.shuffles = Shuffles(self.clock, self.order.undefined, self.order.beyond)
+        self.shuffles = Shuffles(
+            self.clock,
+            undefined=self.order.undefined,
+            only=self.order.undefined_at,
+            beyond=self.order.beyond,
+        )
         self.race = Race(
             self.sites,
             swaps=self.history.swaps,

@@ -43,7 +43,6 @@ from convlab.simulation.rules.outcomes import Outcome, alike, difference
 from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
-from convlab.support.code_places import file_said
 
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
 DEPENDS = "depends on order"  # the kind of most findings here
@@ -59,6 +58,7 @@ class Order(NamedTuple):
     patience: int = 0
     late: bool = False  # a block begins when those before it have gone on several times
     undefined: int = 0  # with 1 an undefined number is a very large one, with -1 a very small one
+    undefined_at: int | None = None  # the only site where it is one, if not all sites
     beyond: int = 0  # with 1 or -1 a shuffle from beyond the warp does not give a lane its own
     parted: bool = False  # ``activemask`` names the even lanes to the even ones, the odd to the odd
     seed: int | None = None  # of the random numbers that order blocks and warps, if they do
@@ -246,9 +246,10 @@ class _Reruns:
         except Exception as error:
             if order.seed is not None:
                 error.add_note(f"This launch ran in the order of seed {order.seed}.")
-            if order.undefined and isinstance(error, SimulationError) and error.findings:
+            of_all = order.undefined and order.undefined_at is None
+            if of_all and isinstance(error, SimulationError) and error.findings:
                 # The launch went well with the lanes' own numbers.
-                _report_undefined(self._launch, other, error.findings[0])
+                self._report_undefined(order, error.findings[0])
             raise
         finally:
             self._kept.restore(self._hosts)
@@ -260,7 +261,7 @@ class _Reruns:
         """Raise ``SimulationError`` if the outcome differs from the first run's by a mistake."""
         launch = self._launch
         if order.undefined and self._difference(found, set()):
-            _report_undefined(launch, other)
+            self._report_undefined(order)
         read = (*launch.history.values, *other.history.values)
         outcome = self._difference(found, beside={key.array for key in read})
         if outcome and order.parted:
@@ -272,6 +273,32 @@ class _Reruns:
             _report(launch, other, outcome)
             if order.seed is not None:
                 self._note_seed(order.seed, outcome)
+
+    def _report_undefined(self, order: Order, after: Finding | None = None) -> None:
+        """Raise ``SimulationError`` for what lanes read from those that do not take part, in the
+        order that shows that it matters. ``after`` is the finding that this has caused: an index,
+        perhaps."""
+        launch = self._launch
+        sites = [*launch.shuffles.undefined_at]
+        shown: dict[int, Finding | None] = {sites[0]: after}
+        if len(sites) > 1:
+            shown = {}
+            for site in sites:
+                try:
+                    _, found = self._run_again(order._replace(undefined_at=site))
+                except SimulationError as error:
+                    shown[site] = error.findings[0] if error.findings else None
+                except EndlessLoop:
+                    shown[site] = None
+                else:
+                    if self._difference(found, set()):
+                        shown[site] = None
+        # The findings of these runs are about numbers that no kernel has computed.
+        if shown:
+            launch.shuffles.report_undefined(launch.reports, shown)
+        else:
+            launch.shuffles.report_undefined_together(launch.reports, after)
+        launch.reports.raise_any(ended=False)
 
     def _note_seed(self, seed: int, outcome: str) -> None:
         """Note a difference without a sign of a mistake, of the first seed that shows it."""
@@ -341,23 +368,6 @@ def _add(other: RepeatableLaunch, what: str, key: AtomicRead) -> None:
     block = other.reports.block(key.thread // other.clock.block_size)
     other.reports.add(DEPENDS, what, key.site, key.thread, block=block)
     other.reports.raise_any(ended=False)
-
-
-def _report_undefined(
-    launch: RepeatableLaunch, other: RepeatableLaunch, after: Finding | None = None
-) -> None:
-    """Raise ``SimulationError`` for what lanes read from those that do not take part, and for the
-    finding ``after`` it, which another number in its place has caused: it is an index, perhaps."""
-    size = other.clock.block_size
-    # The findings of the run are about numbers that no kernel has computed.
-    reports = launch.reports
-    for site, (what, number) in launch.shuffles.undefined_at.items():
-        if after is not None:
-            line = f"line {after.line} of {file_said(after.file)}"
-            what += f", and {line} is wrong with another number in its place: {after.what}"
-        block = reports.block(number // size)
-        reports.add("inactive lane", what, site, number % size, block=block)
-    reports.raise_any(ended=False)
 
 
 def _evidence(one: AtomicHistory, two: AtomicHistory) -> tuple[str, AtomicRead] | None:

@@ -9,11 +9,14 @@ whether they matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from convlab.simulation.recording.access_log import READ, Accesses, LaunchClock
+from convlab.simulation.rules.findings import Finding
+from convlab.simulation.rules.reports import Reports
+from convlab.support.code_places import file_said
 
 LARGE = 2**31 - 1
 # A number in a register of a lane.
@@ -22,11 +25,13 @@ LaneNumber = int | float
 
 class Shuffles:
     """The shuffles of a launch. With ``undefined`` 1 an undefined number is a very large one, with
-    -1 a very small one; with ``beyond`` 1 a number from beyond the warp is larger than the lane's
-    own, with -1 smaller."""
+    -1 a very small one, at the site ``only`` if it is given. With ``beyond`` 1 a number from beyond
+    the warp is larger than the lane's own, with -1 smaller."""
 
-    def __init__(self, clock: LaunchClock, undefined: int, beyond: int) -> None:
-        self._clock, self._undefined, self._beyond = clock, undefined, beyond
+    def __init__(
+        self, clock: LaunchClock, *, undefined: int, beyond: int, only: int | None = None
+    ) -> None:
+        self._clock, self._undefined, self._beyond, self._only = clock, undefined, beyond, only
         self.undefined_at: dict[int, tuple[str, int]] = {}  # by site: in words, the thread
         self.beyond_at: dict[int, str] = {}  # by site: the call
         # The position from which on a thread may have its own number.
@@ -37,7 +42,7 @@ class Shuffles:
         """Return the number that a lane reads from one that does not take part: its own, as on many
         GPUs, or a number that shows whether it is used."""
         self.undefined_at.setdefault(site, (what, self._clock.first + thread))
-        if not (sign := self._undefined):
+        if not (sign := self._undefined) or self._only not in (None, site):
             return own
         if isinstance(own, bool | np.bool_):
             return not own
@@ -74,3 +79,33 @@ class Shuffles:
         some = np.flatnonzero(np.isin(accesses.thread, threads) & (accesses.kind & 3 != READ))
         when = zip(accesses.thread[some].tolist(), accesses.position[some].tolist(), strict=True)
         self.stored = any(position >= self._since[thread] for thread, position in when)
+
+    def report_undefined(self, reports: Reports, shown: Mapping[int, Finding | None]) -> None:
+        """Note a finding for each site whose undefined numbers matter, with the finding of the
+        launch in which these alone were other numbers."""
+        for site, after in shown.items():
+            what = ""
+            if after is not None:
+                what = f", and {_line_of(after)} is wrong with another number in its place"
+                what += f": {after.what}"
+            self._report(reports, site, what)
+
+    def report_undefined_together(self, reports: Reports, after: Finding | None) -> None:
+        """Note a finding for each site with undefined numbers, which matter only together, with the
+        finding of the launch in which all of them were other numbers."""
+        what = ", and the result depends on this number or another one that a shuffle reads so"
+        if after is not None:
+            what = f", and {_line_of(after)} may be wrong with another number in the place of one "
+            what += f"of these: {after.what}"
+        for site in self.undefined_at:
+            self._report(reports, site, what)
+
+    def _report(self, reports: Reports, site: int, more: str) -> None:
+        what, number = self.undefined_at[site]
+        size = self._clock.block_size
+        block = reports.block(number // size)
+        reports.add("inactive lane", f"{what}{more}", site, number % size, block=block)
+
+
+def _line_of(finding: Finding) -> str:
+    return f"line {finding.line} of {file_said(finding.file)}"
