@@ -626,6 +626,25 @@ def test_the_remedy_of_a_race_in_and_between_blocks_helps_all(function, begins, 
         assert contains in finding.remedy, str(finding)
 
 
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (
+            summed_by_the_last_block,
+            "the fence and atomic by which another thread of its block signals that block",
+        ),
+        (
+            copied_by_another_thread_of_the_last_block,
+            "after the atomic by which another thread of its block sees the signal",
+        ),
+    ],
+)
+def test_threads_signal_blocks(function: Any, says: str) -> None:
+    said = "\n".join(map(str, races(function, 4, 16)))
+    assert says in said
+    assert not {"tells", "hears"} & {*said.split()}
+
+
 def test_an_update_is_known_by_its_line() -> None:
     lines = added_by_all, largest_by_all, stored_by_two
     file, first = __file__, [one.__code__.co_firstlineno for one in lines]

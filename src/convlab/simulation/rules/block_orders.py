@@ -1,7 +1,7 @@
 """Means by which two blocks are meant to be ordered, and are not.
 
-A thread sends a message before its block is ready, or hears one for its block, which does not wait
-for it; a fence orders memory for one block only; a lock is in shared memory, of which each block
+A thread signals before its block is ready, or reads a signal for its block, which does not wait for
+it; a fence orders memory for one block only; a lock is in shared memory, of which each block
 has its own.
 """
 

@@ -48,8 +48,8 @@ class Around(Flag):
     OWN_RESULT = auto()  # a plain read gets an index from what the thread's own atomic returns
     NARROW_FENCE = auto()  # beside TOLD: the first thread has fenced for its own block only
     LOCK_OF_BLOCK = auto()  # both hold a lock in shared memory, each that of its block
-    HEARD_BY_ANOTHER = auto()  # another thread of the second one's block hears of the access
-    EARLY_MESSAGE = auto()  # another thread of the block tells of the access, with no barrier
+    SEEN_BY_ANOTHER = auto()  # another thread of the second one's block reads the signal
+    EARLY_MESSAGE = auto()  # another thread of the block signals it, with no barrier before
 
 
 class Circumstances:

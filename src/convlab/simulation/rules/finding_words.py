@@ -24,7 +24,9 @@ NO_FENCE = "with no fence after the poll or lock that orders the two accesses"
 UNFENCED = "with no fence before the atomic that the other thread waits for"
 UNFENCED_BLOCKS = "with no fence before the atomic that the other block waits for"
 ONE_LOCKED = "and the two do not hold the same lock"
-HEARD_BY_ANOTHER = "with no barrier after the atomic by which another thread of its block"
+SEEN_BY_ANOTHER = (
+    "with no barrier after the atomic by which another thread of its block sees the signal"
+)
 NARROW_FENCE = "with only threadfence_block before the atomic that the other block waits for"
 LOCK_OF_BLOCK = "and the lock in shared memory is another one in each block"
 BLOCKS_TOO = "and other blocks race on these lines too"
@@ -39,7 +41,10 @@ NOT_ATOMIC = f"{UPDATE}{{}} is not atomic"
 NOT_ONE_STEP = "and to read and to change it is not one atomic step"
 EXCHANGED = "and to read and to replace it is not one atomic step"
 OWN_RESULT = "after an atomic of its own that has returned its number"
-EARLY_MESSAGE = "with no barrier before the fence and atomic by which another thread of its block"
+EARLY_MESSAGE = (
+    "with no barrier before the fence and atomic by which another thread of its block signals that "
+    "block"
+)
 AT_ONCE = "and no barrier can come between"
 TWO_STORES = f"{NO_BARRIER} the two stores"
 IN_A_BRANCH = ", in a branch that not all threads take"

@@ -181,7 +181,7 @@ class HappensBefore:
         return answer
 
     def early_message(self, first: LoggedAccess, second: LoggedAccess) -> LoggedAccess | None:
-        """Return the atomic by which another thread of the first one's block tells the second
+        """Return the atomic by which another thread of the first one's block signals the second
         thread that the block has stored, although no barrier lies between the first access and its
         fence: a block's ticket that one thread takes too early. None without one."""
         for one in self._learned.get((second.block, first.block), ()):
@@ -196,8 +196,9 @@ class HappensBefore:
         return None
 
     def message_to_another(self, first: LoggedAccess, second: LoggedAccess) -> LoggedAccess | None:
-        """Return the atomic by which another thread of the second one's block hears of the first
-        access, with no barrier between that atomic and the second access. None without one."""
+        """Return the atomic by which another thread of the second one's block sees the signal of
+        the first access, with no barrier between that atomic and the second access. None without
+        one."""
         for one in self._learned.get((second.block, first.block), ()):
             atomic = one.atomic
             apart = atomic.thread != second.thread and atomic.phase == second.phase

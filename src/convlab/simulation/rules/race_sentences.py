@@ -23,7 +23,6 @@ from convlab.simulation.rules.finding_words import (
     EARLY_MESSAGE,
     EXCHANGED,
     HARMLESS,
-    HEARD_BY_ANOTHER,
     IN_A_BRANCH,
     LOCK_OF_BLOCK,
     LOOP_STEP,
@@ -39,6 +38,7 @@ from convlab.simulation.rules.finding_words import (
     OWN_RESULT,
     PLAIN_POLL,
     SAME_WARP,
+    SEEN_BY_ANOTHER,
     TWO_STORES,
     UNFENCED,
     UNFENCED_BLOCKS,
@@ -114,9 +114,9 @@ class RaceSentences:
         if Around.LOCKED in around:
             return ONE_LOCKED
         if Around.EARLY_MESSAGE in around:
-            return f"{EARLY_MESSAGE} tells that block"
-        if Around.HEARD_BY_ANOTHER in around:
-            return f"{HEARD_BY_ANOTHER} hears of it"
+            return EARLY_MESSAGE
+        if Around.SEEN_BY_ANOTHER in around:
+            return SEEN_BY_ANOTHER
         if Around.OWN_RESULT in around:
             return OWN_RESULT
         not_ordered = f", {NO_ORDER}" if blocks else ""

@@ -304,9 +304,9 @@ class Race:
             early = happens_before.early_message(first, second)
             if stands_above(first, early, self._sites):
                 return Around.EARLY_MESSAGE
-            heard = happens_before.message_to_another(first, second)
-            if stands_above(heard, second, self._sites):
-                return Around.HEARD_BY_ANOTHER
+            seen = happens_before.message_to_another(first, second)
+            if stands_above(seen, second, self._sites):
+                return Around.SEEN_BY_ANOTHER
             if are_under_locks_of_blocks((first, second), self._sites):
                 return Around.LOCK_OF_BLOCK
         around = circumstances().around(first, second, group)

@@ -31,7 +31,6 @@ from convlab.simulation.rules.finding_words import (
     GIVES_UP,
     GOES_ON,
     HARMLESS,
-    HEARD_BY_ANOTHER,
     HOST_READS,
     HOST_WRITES,
     IMPOSSIBLE,
@@ -70,6 +69,7 @@ from convlab.simulation.rules.finding_words import (
     PLAIN_POLL,
     RETURNED_IN,
     SAME_WARP,
+    SEEN_BY_ANOTHER,
     STALE_CAS,
     STREAM_RACE,
     TWO_STORES,
@@ -107,9 +107,9 @@ RACES = {
     NARROW_FENCE: "Put cuda.threadfence() before that atomic, and another one after the wait: "
     "cuda.threadfence_block() orders memory for the threads of one block only.",
     EARLY_MESSAGE: "Put cuda.syncthreads() before that fence, so that all threads of the block "
-    "have stored before one of them tells the other blocks.",
-    HEARD_BY_ANOTHER: "Put cuda.syncthreads() after that atomic, so that all threads of the block "
-    "wait for the one that hears of the other blocks.",
+    "have stored before one of them signals the other blocks.",
+    SEEN_BY_ANOTHER: "Put cuda.syncthreads() after that atomic, so that all threads of the block "
+    "wait for the one that reads the signal.",
     LOCK_OF_BLOCK: "Keep the lock in global memory, in an argument of the kernel, so that all "
     "blocks take the same one, with cuda.threadfence() after it is taken and before it is freed.",
     OWN_RESULT: "Use the number that the thread's own atomic returns, as in i = "
