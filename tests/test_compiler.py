@@ -198,6 +198,12 @@ def test_a_device_function_that_is_defined_again_is_compiled_again():
     assert by_three == instructions(three, OUTER, KERNEL) != by_two
     assert instructions(two, KERNEL) == by_two
 
+    exec(OUTER, names)
+    with compilation._device_of((9, 0)):  # by Numba, as for a launch of its own
+        cuda.compile(names["kernel"].py_func, (float32[::1],), cc=(9, 0))
+    assert names["outer"].overloads
+    assert instructions(three, KERNEL) == by_three
+
 
 @pytest.mark.gate
 @pytest.mark.parametrize("kept", [False, True], ids=["of no kernel", "of the kernel before"])

@@ -15,6 +15,7 @@ from numba.cuda.core import config
 from strategies import problems
 
 from convlab.ladder import BACKWARD, allowances, production_program, stage_named
+from convlab.ladder.gradients import g02_exchanged_roles as g02
 from convlab.ladder.gradients import g03_shared_pixels as g03
 from convlab.ladder.gradients.g02_exchanged_roles import through
 from convlab.ladder.stage import Tile
@@ -162,6 +163,23 @@ def test_as_many_blocks_share_a_sum_as_fill_the_gpu():
         x, y, splits = smaller.launches[0].grid
         room = 78 * smaller.tile.resident_blocks(g03.REGISTERS)
         assert splits == 1 or room / 2 < x * y * splits <= room
+
+
+@pytest.mark.same_in_cudasim
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("of", SIDES)
+def test_both_gradients_are_planned_for_the_gpu_s_sms(of, groups, monkeypatch):
+    asked = []
+
+    def splits_for(stage, problem, tile, sm_count, **switches):
+        asked.append(sm_count)
+        return {}
+
+    monkeypatch.setattr(g02, "splits_for", splits_for)
+    problem = ConvProblem(2, 8, 9, 9, 8, 3, groups=groups)
+    production_program(BACKWARD[1], Gradient(problem, of), sm_count=78)
+    production_program(G03, Gradient(problem, of), sm_count=78)
+    assert set(asked) == {78}
 
 
 @pytest.mark.same_in_cudasim

@@ -72,7 +72,7 @@ class Machine:
         patch(compiled_run.CompiledRun, "run", tried)
         patch(kernels, "_compiled", noted)
         patch(programs, "progress", lambda: self._on_block)
-        patch(engine_choice, "process_time", lambda: self.now)
+        patch(engine_choice, "thread_time", lambda: self.now)
         patch(engine_choice, "say", self.said.append)
 
     def begin_process(self) -> None:
@@ -152,7 +152,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Events, int], int | No
         watch = engine_choice.Watch(lambda kernel, number, blocks: None)
         watch.choice = EngineChoice(Mock(), KernelHistory(), in_memory=0.0)
         for number, now in events:
-            monkeypatch.setattr(engine_choice, "process_time", lambda now=now: now)
+            monkeypatch.setattr(engine_choice, "thread_time", lambda now=now: now)
             try:
                 watch("f", number, blocks)
             except engine_choice._TakesLong:

@@ -298,7 +298,7 @@ class WarpgroupRates(NamedTuple):
 # By M_B. t06's of 32, 64, 112 and 128 are fitted to 220 times of an H200, of 21 layers at batch 1
 # and 32 and of t05 on the paper's layers; tensor cores could do 341. Its others are in proportion
 # to these on layers of few channels (tests/tools/warpgroup_tiles.py). t05's of 8, 16, 48 and 80 are
-# estimates in t06's proportions. No other multiples of 8: with 24 and 40 gains are small, and 88,
+# estimates, not measured. No other multiples of 8: with 24 and 40 gains are small, and 88,
 # 104 and 120 were slower than 64.
 WARPGROUP_RATES = {
     128: WarpgroupRates(t05=1.0, t06=341.0),

@@ -402,7 +402,7 @@ def prepare(
     """Return the program of either gradient; ``splits`` blocks share each sum of dL/dweight, 0 for
     as many as fill a GPU of ``sm_count`` SMs."""
     if gradient.groups > 1:
-        return BY_FLOATS.prepare(gradient, None)
+        return BY_FLOATS.prepare(gradient, None, sm_count=sm_count)
     tile = tile or tile_of(gradient, sm_count)
     if gradient.of == "input":
         return INPUT_GRADIENT.prepare(gradient, tile, sm_count=sm_count)

@@ -20,6 +20,7 @@ from convlab.running.engines.kernel_identity import function_key
 _compiled: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 # The key with which each dispatcher was compiled, by types of arguments.
 _compiled_with: WeakKeyDictionary[Any, dict[Any, str]] = WeakKeyDictionary()
+_superseded: list[Any] = []
 
 
 @contextmanager
@@ -42,17 +43,19 @@ def equal_functions_once(capability: Capability) -> Iterator[None]:
         if key is None:
             return usual(self, args)
         keys = _compiled_with.setdefault(self, {})
-        if args in self.overloads and keys.get(args, key) != key:
-            del self.overloads[args]
-        keys[args] = key
         if args in self.overloads:
-            return self.overloads[args]
+            if keys.get(args) == key:
+                return self.overloads[args]
+            # Globals have changed since, or Numba compiled it for a launch of its own: nobody knows
+            # with which globals. Numba finds functions by their ids, so the old one is kept.
+            _superseded.append(self.overloads.pop(args))
         known = key, args, capability
         if known in _compiled:
             _, self.overloads[args] = _compiled[known]
             shared.append((self, args))
         else:
             _compiled[known] = self, usual(self, args)
+        keys[args] = key
         return self.overloads[args]
 
     try:

@@ -152,12 +152,16 @@ def is_in_memory(facts: LaunchFacts, history: KernelHistory) -> bool:
 
 
 def is_on_disk(facts: LaunchFacts, history: KernelHistory) -> bool:
-    """Return whether the machine code for a launch is on disk, and not in memory."""
+    """Return whether the machine code for a launch is on disk, and not in memory; False while
+    another thread compiles or runs machine code, for which no short launch shall wait."""
+    if not _one_at_a_time.acquire(blocking=False):
+        return False
     try:
-        with _one_at_a_time:
-            return KernelVariant(facts, history).is_on_disk()
+        return KernelVariant(facts, history).is_on_disk()
     except NeedsGreenlets:
         return False
+    finally:
+        _one_at_a_time.release()
 
 
 def refusal(facts: LaunchFacts, history: KernelHistory) -> str:

@@ -8,7 +8,7 @@ them, it runs the whole launch.
 
 from __future__ import annotations
 
-from time import process_time
+from time import thread_time
 from typing import NamedTuple
 
 from convlab.simulation.compiled import kernel_history
@@ -36,7 +36,8 @@ NOT_COMPILED = {
 
 class Limits(NamedTuple):
     """A launch that is predicted to take so many seconds on the first engine runs as machine code.
-    The seconds are the processor's for this process, because the machine may have other work."""
+    The seconds are the processor's for the launching thread, because other threads and other
+    programs have work of their own."""
 
     # The launch alone. Compiling takes about a second.
     alone: float = 2.0
@@ -75,9 +76,9 @@ def run_launch(
     ``SimulationError`` if something is found."""
     hosts = [host for one in facts.arguments for host in hosts_in(with_arrays(one))]
     hosts = [host for host in hosts if host.flags.writeable]
-    begin = process_time()
+    begin = thread_time()
     before = Outcome.unnamed(hosts)
-    copying = process_time() - begin
+    copying = thread_time() - begin
     assert first.translation.types is not None  # by may_compile
     history = kernel_history.histories.of(facts.kernel, first.translation.types)
     watch.choice = EngineChoice(facts, history, in_memory=limits.in_memory + COPIES * copying)
@@ -118,8 +119,8 @@ def run_launch(
         raise
     except NeedsGreenlets as why:
         history.failed = True
-        if not history.told:
-            history.told = True
+        if not history.is_reported:
+            history.is_reported = True
             say(f"{first.kernel} takes long, and is not compiled: {why}")
         before.restore(hosts)
         again = made(on_block=watch.on_block, touched=facts.touched)
@@ -205,17 +206,17 @@ class Watch:
         if self.choice is None:
             return
         if self._begin is None:
-            self._begin = process_time()
+            self._begin = thread_time()
         expected = self._expected(number, blocks)
         if expected >= self.choice.least:
-            asked = process_time()
+            asked = thread_time()
             if self.choice.prefers_machine_code(expected):
                 raise _TakesLong
-            self._begin += process_time() - asked  # the look on disk is no part of the launch
+            self._begin += thread_time() - asked  # the look on disk is no part of the launch
 
     def seconds(self) -> float:
         """Return the seconds since the first block began."""
-        return 0.0 if self._begin is None else process_time() - self._begin
+        return 0.0 if self._begin is None else thread_time() - self._begin
 
     def _expected(self, number: int, blocks: int) -> float:
         """Return the seconds that the launch is expected to take, by the blocks that are over. The

@@ -39,9 +39,9 @@ class KernelHistory:
 
     seconds: float = 0.0  # of those on the first engine, since the last one as machine code
     ran_compiled: bool = False  # whether machine code has been worth its cost for one of them
-    # Whether it was not: it was not enough, or most blocks ran again to explain what was found.
+    # Whether it was not at the last try: most blocks ran again on the first engine, or all.
     failed: bool = False
-    told: bool = False  # whether the user knows why
+    is_reported: bool = False  # whether the user has read why it is not compiled
     # Why no machine code can be made, by the types of the arguments for a CPU.
     refusals: dict[tuple[types.Type, ...], str] = field(default_factory=dict)
 
