@@ -14,13 +14,14 @@ import numpy as np
 from numba.cuda import simulator as numbas
 from numba.cuda.simulator.cudadrv import devicearray
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, DTypeLike
 
 from convlab.simulation.host.not_simulated import OF_AN_ARRAY, functions
 from convlab.simulation.host.pinned import PinnedArray, PinnedMemory, plain
 from convlab.simulation.host.streams import Streams
 from convlab.simulation.host.watched_arrays import WatchedArray
-from convlab.simulation.memory.host_memory import owner_of
+from convlab.simulation.memory.host_memory import is_dense, owner_of
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.numbers.scalars import poison
@@ -81,6 +82,22 @@ def device_array(
     made = np.ndarray(shape, dtype, strides=strides, order=order)
     fill_with_poison(made)
     return FakeCUDAArray(made, stream)
+
+
+def unified_array(
+    shape: ShapeLike, dtype: DTypeLike, strides: Strides, order: MemoryOrder, of_memory: str
+) -> UnifiedArray:
+    """Return new memory for a managed or mapped array. Raises ``NotSimulated`` for strides that
+    leave gaps, which NumPy does not allocate."""
+    if strides is not None:
+        steps = (strides,) if isinstance(strides, SupportsIndex) else strides
+        asked = as_strided(np.empty(shape, dtype), strides=[int(step) for step in steps])
+        if not is_dense(asked):
+            raise NotSimulated(
+                f"{of_memory} with strides={strides} is not simulated: "
+                "its elements overlap or leave gaps"
+            )
+    return UnifiedArray(shape, dtype, strides=strides, order=order)
 
 
 def fill_with_poison(made: np.ndarray) -> None:
@@ -280,7 +297,7 @@ class Copies:
         **options: object,
     ) -> UnifiedArray:
         """Return an array as ``cuda.managed_array`` does."""
-        return self._unified(UnifiedArray(shape, dtype, strides=strides, order=order), MANAGED)
+        return self._watch(unified_array(shape, dtype, strides, order, MANAGED), MANAGED)
 
     def mapped_array(
         self,
@@ -291,7 +308,7 @@ class Copies:
         **options: object,
     ) -> UnifiedArray:
         """Return an array as ``cuda.mapped_array`` does."""
-        return self._unified(UnifiedArray(shape, dtype, strides=strides, order=order), MAPPED)
+        return self._watch(unified_array(shape, dtype, strides, order, MAPPED), MAPPED)
 
     def mapped_array_like(self, array: np.ndarray, **options: object) -> UnifiedArray:
         """Return mapped memory with the shape and type of an array."""
@@ -302,11 +319,11 @@ class Copies:
         self, *arrays: np.ndarray, **options: object
     ) -> Iterator[UnifiedArray | list[UnifiedArray]]:
         """Inside, kernels and the host share these arrays; at its end the host waits."""
-        seen = [self._unified(array.view(UnifiedArray), MAPPED) for array in arrays]
+        seen = [self._watch(array.view(UnifiedArray), MAPPED) for array in arrays]
         yield seen[0] if len(seen) == 1 else seen
         self._streams.host_waits()
 
-    def _unified(self, made: UnifiedArray, of_memory: str) -> UnifiedArray:
+    def _watch(self, made: UnifiedArray, of_memory: str) -> UnifiedArray:
         made.watcher, made.of_memory = self._streams, of_memory
         return made
 

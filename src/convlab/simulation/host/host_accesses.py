@@ -10,14 +10,15 @@ or the new one on a GPU.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter, defaultdict
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import CodeType
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from convlab.simulation.host.stream_order import (
     Clock,
@@ -27,12 +28,18 @@ from convlab.simulation.host.stream_order import (
     program_frame,
     program_line,
 )
-from convlab.simulation.memory.host_memory import start_of
+from convlab.simulation.memory.host_memory import is_dense, start_of
 from convlab.simulation.memory.touched import Touched, common
 from convlab.simulation.rules.finding_words import HOST_READS, HOST_WRITES, OF_PINNED, STREAM_RACE
 from convlab.simulation.rules.findings import Finding
 
-POLLS = 1000  # times that the host reads the same at one place until it sees what a launch stores
+# The host sees what a launch stores after so many reads of the same at one place. So many take less
+# than a tenth of a second, and a loop that only shows how far a launch is makes fewer.
+POLLS = 1000
+# Or after two reads with so many seconds between the first and the last one, because a poll that
+# sleeps would need minutes for the reads above. The reads above take about as long without a sleep,
+# and two of them a thousandth of that.
+POLL_SECONDS = 0.05
 
 
 class UnifiedMemory(NamedTuple):
@@ -51,6 +58,20 @@ class _Place(NamedTuple):
     line: int
 
 
+@dataclass
+class _Reads:
+    """The reads of the same at one place of the program."""
+
+    first: float = field(default_factory=time.monotonic)  # when, in seconds
+    count: int = 0
+
+    def again(self) -> bool:
+        """Count one more. Return whether the host polls, and has polled long enough."""
+        self.count += 1
+        waited = time.monotonic() - self.first
+        return self.count >= POLLS or (self.count > 1 and waited > POLL_SECONDS)
+
+
 @dataclass(eq=False)
 class _Filling:
     """Host memory that holds new values once an operation is over. ``of_memory`` is its name in
@@ -62,29 +83,32 @@ class _Filling:
     before: np.ndarray  # the contents when the operation began
     of_memory: str = OF_PINNED
     is_reported: bool = False  # that the host has read it too early
-    # How often the host has read what changes, by its address and the place.
-    reads: dict[int, Counter[_Place]] = field(default_factory=lambda: defaultdict(Counter))
+    # The host's reads of what changes, by its address and the place.
+    reads: dict[int, dict[_Place, _Reads]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(_Reads))
+    )
 
     @property
     def is_unified(self) -> bool:
         """True if kernels share the memory with the host."""
         return self.of_memory != OF_PINNED
 
-    @cached_property
-    def changed(self) -> np.ndarray:
-        """The addresses of the bytes that the operation changes, in order."""
-        differ = _bytes(self.values).ravel() != _bytes(self.before).ravel()
-        return start_of(self.target) + np.flatnonzero(differ)
-
     def changes(self, memory: np.ndarray) -> bool:
         """Return whether the operation changes what the host reads there now. It does not where the
         host has written meanwhile, which is a mistake of its own."""
-        read = Touched()
-        read.whole(memory, writes=False)
-        if (address := common(read.reads, [self.changed])) is None:
-            return False
-        at = address - start_of(self.target)
-        return bool(_bytes(self.target).ravel()[at] == _bytes(self.before).ravel()[at])
+        kept = self.target, self.before, self.values
+        if not is_dense(self.target):
+            differ = _changing(*map(_bytes, kept)).any(axis=-1)
+            read = Touched()
+            read.whole(memory, writes=False)
+            return common(read.reads, [_addresses(self.target, differ)]) is not None
+        first, last = byte_bounds(self.target)
+        low, high = byte_bounds(memory)
+        flat = [_flat_bytes(one) for one in kept]
+        if is_dense(memory) or low < first or high > last:
+            part = slice(max(low - first, 0), max(high - first, 0))
+            return bool(_changing(*(one[part] for one in flat)).any())
+        return bool(_changing(*(_as_laid_out(one, memory, first) for one in flat)).any())
 
     def read_early(self) -> _Place | None:
         """Return where the host has read what changes and has not polled it; None without such a
@@ -92,7 +116,9 @@ class _Filling:
         places = (
             place
             for by_place in self.reads.values()
-            if max(by_place.values()) == 1  # else it may give up a poll, or show a progress
+            if all(
+                reads.count == 1 for reads in by_place.values()
+            )  # else it may give up a poll, or show a progress
             for place in by_place
         )
         return next(places, None)
@@ -166,6 +192,8 @@ class HostAccesses:
         """Report that the host reads pinned memory before it has waited for a copy to it. A program
         that reads it again gets the copied values, so that no program polls for ever. Reads of
         managed and mapped memory are noted. Return whether the host polls and waits by that."""
+        if not memory.size:
+            return False
         early = [one for one in self._filling if _share(one.target, memory)]
         self._arrive([one for one in early if one.is_reported])
         for one in early:
@@ -176,10 +204,8 @@ class HostAccesses:
         frame = program_frame()
         place = _Place(frame.f_code, frame.f_lasti, frame.f_lineno)
         changing = [one for one in early if one.is_unified and one.changes(memory)]
-        counts = [one.reads[start_of(memory)] for one in changing]
-        for count in counts:
-            count[place] += 1
-        return any(count[place] >= POLLS for count in counts)
+        polls = [one.reads[start_of(memory)][place].again() for one in changing]
+        return any(polls)
 
     def device_reads(self, host: np.ndarray) -> None:
         """Let values arrive that earlier operations have stored in memory that the next one
@@ -231,9 +257,10 @@ class HostAccesses:
                     np.copyto(kept, host)
 
     def _arrive_unified(self, one: _Filling) -> None:
-        """Store new values in unified memory, except where the host has written meanwhile."""
+        """Store the bytes that a launch changes in unified memory. The host keeps what it has
+        written elsewhere meanwhile."""
         target, values, before = _bytes(one.target), _bytes(one.values), _bytes(one.before)
-        by_host = np.flatnonzero((target != before).any(axis=1)) * one.target.itemsize
+        by_host = _addresses(one.target, (target != before).any(axis=-1))
         done = one.operation.touched
         touched = done.reads + done.writes + done.updates
         np.copyto(target, values, where=values != before)
@@ -244,7 +271,7 @@ class HostAccesses:
             )
             file, line = early.code.co_filename, early.line
             self._find(one.operation, file, line, f"{what}: {not_waited}")
-        if common([start_of(one.target) + by_host], touched) is not None:
+        if common([by_host], touched) is not None:
             what = f"{HOST_WRITES} {one.of_memory} while {one.operation.what} may use it"
             self._on_finding(
                 conflict_finding(one.operation, one.operation, f"{what}: {not_waited}")
@@ -264,5 +291,31 @@ def _share(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _bytes(memory: np.ndarray) -> np.ndarray:
-    """Return a row of bytes for each element, in the order of their addresses."""
-    return memory.ravel("K").view(np.uint8).reshape(memory.size, memory.itemsize)
+    """Return a view of the elements, with a row of bytes for each."""
+    return memory.view(np.ndarray)[..., np.newaxis].view(np.uint8)
+
+
+def _flat_bytes(memory: np.ndarray) -> np.ndarray:
+    """Return a view of dense memory as its bytes, in the order of their addresses."""
+    return memory.view(np.ndarray).ravel("K").view(np.uint8)
+
+
+def _as_laid_out(flat: np.ndarray, memory: np.ndarray, first: int) -> np.ndarray:
+    """Return the bytes of ``flat`` that lie as ``memory`` lies in what begins at address
+    ``first``."""
+    shape, strides = (*memory.shape, memory.itemsize), (*memory.strides, 1)
+    return np.ndarray(shape, np.uint8, flat, start_of(memory) - first, strides)
+
+
+def _changing(now: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return which bytes change, without those that the host has overwritten."""
+    found: np.ndarray = (after != before) & (now == before)
+    return found
+
+
+def _addresses(memory: np.ndarray, which: np.ndarray | np.bool) -> np.ndarray:
+    """Return the addresses of the elements that ``which`` is true for, in order."""
+    memory, which = np.atleast_1d(memory, which)
+    found = np.nonzero(which)
+    steps = (index * stride for index, stride in zip(found, memory.strides, strict=True))
+    return np.sort(start_of(memory) + sum(steps, np.zeros(found[0].size, np.int64)))

@@ -17,6 +17,12 @@ def owner_of(host: np.ndarray) -> np.ndarray:
     return host
 
 
+def is_dense(host: np.ndarray) -> bool:
+    """Return whether an array's elements lie side by side, in any order of its dimensions."""
+    by_stride = sorted(range(host.ndim), key=lambda axis: -host.strides[axis])
+    return host.transpose(by_stride).flags.c_contiguous
+
+
 def is_wide(host: np.ndarray) -> bool:
     """Return whether float4 accesses take this array: they need float32 in C order."""
     return bool(host.dtype == np.float32 and host.flags.c_contiguous)
