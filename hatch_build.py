@@ -23,12 +23,23 @@ class Notebooks(BuildHookInterface):  # type: ignore[type-arg, misc]
         for pattern in RESULTS:
             for result in Path(self.root, "docs/results").glob(pattern):
                 build_data["force_include"][str(result)] = f"convlab/lessons/results/{result.name}"
-        for source in [*lessons.glob("*.ipynb"), *lessons.glob("solutions/*.ipynb")]:
-            notebook = json.loads(source.read_bytes())
-            for cell in notebook["cells"]:
-                if cell["cell_type"] == "code":
-                    cell |= {"outputs": [], "execution_count": None}
-            name = source.relative_to(lessons).as_posix()
-            stripped = Path(self.folder.name, name.replace("/", "-"))
-            stripped.write_text(json.dumps(notebook, indent=1, ensure_ascii=False), "utf-8")
-            build_data["force_include"][str(stripped)] = f"convlab/lessons/notebooks/{name}"
+        for source in lessons.glob("*.ipynb"):
+            given, solved = stripped(source), stripped(source.parent / "solutions" / source.name)
+            # The solution has most texts too: of these the wheel has only the cells' numbers.
+            texts = [cell["source"] for cell in given["cells"]]
+            for cell in solved["cells"]:
+                if cell["source"] in texts:
+                    cell["source"] = texts.index(cell["source"])
+            for name, notebook in (source.name, given), (f"solutions/{source.name}", solved):
+                packed = Path(self.folder.name, name.replace("/", "-"))
+                packed.write_text(json.dumps(notebook, indent=1, ensure_ascii=False), "utf-8")
+                build_data["force_include"][str(packed)] = f"convlab/lessons/notebooks/{name}"
+
+
+def stripped(file: Path) -> dict[str, Any]:
+    """Return a notebook without outputs."""
+    notebook: dict[str, Any] = json.loads(file.read_bytes())
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell |= {"outputs": [], "execution_count": None}
+    return notebook

@@ -76,14 +76,26 @@ def copies(folder: Path) -> Iterator[tuple[Path, bytes]]:
     """
     there = folder_of("lessons", "notebooks")
     for source in sorted(there.glob("*.ipynb")) + sorted(there.glob("solutions/*.ipynb")):
-        target = folder / source.relative_to(there)
+        target, text = folder / source.relative_to(there), source.read_text(encoding="utf-8")
+        if not in_checkout() and source.parent != there:
+            text = _whole_solution(text, given=there / source.name)
         link = r"\1"
         if in_checkout():
             with suppress(ValueError):
                 root = Path(os.path.relpath(CHECKOUT, target.parent)).as_posix()
                 root = json.dumps(root)[1:-1].replace("\\", r"\\")
                 link = rf"[\1]({root}/\2)"
-        yield target, OUT_OF_THE_FOLDER.sub(link, source.read_text(encoding="utf-8")).encode()
+        yield target, OUT_OF_THE_FOLDER.sub(link, text).encode()
+
+
+def _whole_solution(text: str, given: Path) -> str:
+    """Return a solution out of the package with all texts. Of those that are in the notebook
+    ``given`` too, the package has only the numbers of its cells (hatch_build.py)."""
+    notebook, cells = json.loads(text), json.loads(given.read_bytes())["cells"]
+    for cell in notebook["cells"]:
+        if isinstance(cell["source"], int):
+            cell["source"] = cells[cell["source"]]["source"]
+    return json.dumps(notebook, indent=1, ensure_ascii=False)
 
 
 CODE_OF_A_STAGE = re.compile(r"(?m)^(stage_kernel|stage_part|whole_functions)\(")
