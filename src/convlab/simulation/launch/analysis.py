@@ -8,9 +8,10 @@ from itertools import chain
 from convlab.simulation.launch.recorder import RecordedLaunch, Recorder
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.touched import Touched
+from convlab.simulation.rules.conflicts import few
 from convlab.simulation.rules.dynamic_memory import DynamicMemory
 from convlab.simulation.rules.memory_traffic import Counts, requests_of
-from convlab.simulation.rules.races import Race, few
+from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.async_copies import AsyncCopies
@@ -67,7 +68,7 @@ class LogAnalysis:
         """Check the rest of the log, and what blocks did to each other."""
         self.look(whole=True)
         if self._reports is not None:
-            for conflict in self._race.finish():
+            for conflict in self._race.finish(self._log):
                 self._reports.conflict(conflict, self._log)
 
     def _count(self) -> None:

@@ -17,9 +17,9 @@ from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.happens_before import BLOCK_FENCE, FENCE
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.rules.orders import Order
-from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.rules.synchronization import Synchronization
 from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.greenlets import Block, SavedState
 from convlab.simulation.threads.hopper import Hopper
@@ -49,7 +49,7 @@ class RunningBlocks:
         hopper: Hopper,
         history: AtomicHistory,
         shuffles: Shuffles,
-        race: Race,
+        synchronization: Synchronization,
         analysis: LogAnalysis | None,
         paths: Paths | None,
         reports: Reports | None,
@@ -64,7 +64,8 @@ class RunningBlocks:
         self._clock, self._cuda, self._scheduler = clock, cuda, scheduler
         self._copies, self._tensor_cores, self._hopper = copies, tensor_cores, hopper
         self._history = history
-        self._shuffles, self._race, self._analysis, self._paths = shuffles, race, analysis, paths
+        self._shuffles, self._synchronization = shuffles, synchronization
+        self._analysis, self._paths = analysis, paths
         self._reports, self._counts, self._recorder = reports, counts, recorder
         self._order, self._on_block, self._numbers = order, on_block, blocks
         self._phases = self._epoch = 0  # barriers so far, of all blocks and of all warps
@@ -120,10 +121,10 @@ class RunningBlocks:
 
     def fence(self, far: bool) -> None:
         """Note a fence of the running thread; ``far`` if it is the whole GPU's."""
-        self._race.fenced = True
+        self._synchronization.fenced = True
         self._history.fence()
         if self._reports is not None:
-            self._race.fences.append(self._clock.access(FENCE if far else BLOCK_FENCE))
+            self._synchronization.fences.append(self._clock.access(FENCE if far else BLOCK_FENCE))
 
     def _enter_block(self, number: int, phase: int) -> None:
         index, clock = self._cuda.blockIdx, self._clock
@@ -172,4 +173,4 @@ class RunningBlocks:
                 self._clock.epochs[first + number] = self._epoch
         elif self._reports is not None:
             met = {first + number for number in threads}
-            self._race.warp_barriers.append((self._clock.position, met))
+            self._synchronization.warp_barriers.append((self._clock.position, met))

@@ -33,6 +33,7 @@ from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.rules.synchronization import Synchronization
 from convlab.simulation.rules.unwritten import Masks
 from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.block_memory import NoRoom
@@ -149,7 +150,7 @@ class SimulatedLaunch:
             hopper=self._hopper,
             history=self.history,
             shuffles=self.shuffles,
-            race=self.race,
+            synchronization=self.synchronization,
             analysis=self._analysis,
             paths=paths,
             reports=self.reports if strict else None,
@@ -206,15 +207,19 @@ class SimulatedLaunch:
             only=self.order.undefined_at,
             beyond=self.order.beyond,
         )
-        self.race = Race(
-            self.sites,
+        hopper = self._hopper if self._hopper.clocks.used else None
+        self.synchronization = Synchronization(
             swaps=self.history.swaps,
-            checks=self.history.checks,
             grid_barriers=self._scheduler.grid_barriers,
+            clocks=None if hopper is None else hopper.clocks,
         )
-        self.race.unwritten = self._memory.unwritten
-        if self._hopper.clocks.used:
-            self.race.clocks, self.race.copied = self._hopper.clocks, self._hopper.accesses.copied
+        self._race = Race(
+            self.sites,
+            self.synchronization,
+            checks=self.history.checks,
+            unwritten=self._memory.unwritten,
+            copied=None if hopper is None else hopper.accesses.copied,
+        )
 
     def _log_analysis(
         self,
@@ -226,7 +231,7 @@ class SimulatedLaunch:
         """Return the analysis of the log, which holds it to the rules."""
         return LogAnalysis(
             launch=launch,
-            race=self.race,
+            race=self._race,
             copies=self._copies,
             tensor_cores=self._tensor_cores,
             hopper=self._hopper,

@@ -40,9 +40,9 @@ from convlab.simulation.rules.atomic_records import AtomicRead
 from convlab.simulation.rules.finding_words import GIVES_UP, PARTED, WITHOUT_LOCK
 from convlab.simulation.rules.findings import Finding, SimulationError
 from convlab.simulation.rules.outcomes import Outcome, alike, difference
-from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.rules.synchronization import Synchronization
 
 PATIENCE = 1024  # times that a thread polls in vain before it lets others go first, at first
 DEPENDS = "depends on order"  # the kind of most findings here
@@ -127,7 +127,7 @@ class RepeatableLaunch(Protocol):
     clock: LaunchClock
     sites: Sites
     reports: Reports
-    race: Race
+    synchronization: Synchronization
     history: AtomicHistory
     shuffles: Shuffles
     notes: list[str]
@@ -213,7 +213,7 @@ class _Reruns:
         others go first at each atomic; where they poll, they do so longer before others run.
         """
         launch, history = self._launch, self._launch.history
-        tells = launch.race.fenced or bool(history.swaps)
+        tells = launch.synchronization.fenced or bool(history.swaps)
         if tells:
             yield Order(backwards=True, slow=(0, 1))
         if history.values:

@@ -17,6 +17,7 @@ from convlab.simulation.recording.access_log import (
 )
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.circumstances import Around, update_in
+from convlab.simulation.rules.conflicts import Conflict
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.finding_words import (
     AT_ONCE,
@@ -43,7 +44,6 @@ from convlab.simulation.rules.finding_words import (
     UNFENCED,
     UNFENCED_BLOCKS,
 )
-from convlab.simulation.rules.races import Conflict
 
 DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 

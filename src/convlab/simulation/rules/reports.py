@@ -19,6 +19,7 @@ from convlab.simulation.recording.access_log import (
     LaunchClock,
 )
 from convlab.simulation.recording.sites import Sites
+from convlab.simulation.rules.conflicts import Conflict
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.dynamic_memory import Aliased
 from convlab.simulation.rules.finding_words import (
@@ -41,7 +42,6 @@ from convlab.simulation.rules.findings import (
     reaches_past_end,
 )
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
-from convlab.simulation.rules.races import Conflict
 from convlab.simulation.rules.remedies import names_barrier
 
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}

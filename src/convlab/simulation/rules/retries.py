@@ -20,7 +20,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-from convlab.simulation.recording.sites import instruction, source_tree
+from convlab.simulation.recording.sites import Sites, instruction, source_tree
 
 SourcePosition = tuple[int | None, ...]
 
@@ -67,6 +67,13 @@ def update_of(code: CodeType, offset: int, file: str) -> Update:
         if isinstance(node, ast.Subscript) and position_of(node) == position:
             return Update(Retry.UNTIL_DONE) if _only_polls(nodes, node) else Update()
     return Update()
+
+
+def update_at(sites: Sites, site: int) -> Update:
+    """Return the facts from the kernel's text about the access at a site."""
+    if (code := sites.code(site)) is None:
+        return Update()
+    return update_of(code, instruction(code, site - id(code)), code.co_filename)
 
 
 class _Result:

@@ -39,7 +39,7 @@ from convlab.simulation.recording.access_log import (
     within,
 )
 from convlab.simulation.recording.sites import site_of
-from convlab.simulation.rules.races import Conflict, same
+from convlab.simulation.rules.conflicts import Conflict, same
 
 
 @dataclass(slots=True, eq=False)

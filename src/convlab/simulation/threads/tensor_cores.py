@@ -36,7 +36,7 @@ from convlab.simulation.recording.access_log import (
     joined,
 )
 from convlab.simulation.recording.sites import site_of
-from convlab.simulation.rules.races import Conflict
+from convlab.simulation.rules.conflicts import Conflict
 from convlab.simulation.threads.async_copies import is_shared
 from convlab.simulation.threads.simulated_cuda import ALL_LANES, SimulatedCuda
 from convlab.simulation.threads.waiting import (
