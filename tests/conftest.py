@@ -137,6 +137,13 @@ def pytest_collection_finish():
     gc.set_threshold(100_000)
 
 
+def pytest_sessionfinish():
+    """Pytest collects garbage five times at its end, so that errors of finalizers show. Once is
+    enough: what is left after that, all that was imported, is looked through no more."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items):
     """The gate compiles; Numba as its simulator cannot. What asks for the engine of this run is not
     the same with another."""

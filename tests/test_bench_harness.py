@@ -286,6 +286,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_backend_that_cannot_open_is_reported_and_nothing_is_left(folder, monkeypatch):
     monkeypatch.setattr(pool, "Worker", Worker)
     workers = WorkerPool("bench_fakes:Nowhere")

@@ -48,6 +48,7 @@ def test_a_slider_has_the_picture_of_each_value(strides):
     assert html.count("Four neighbouring lanes have one colour") == 1
 
 
+@pytest.mark.slow
 def test_moving_the_slider_shows_the_picture_of_its_value(strides, chromium, tmp_path):
     page = tmp_path / "page.html"
     page.write_text(f'<meta charset="utf-8">{strides.html()}', encoding="utf-8")
@@ -88,6 +89,7 @@ def test_with_ipywidgets_the_notebook_s_slider_moves_the_same_pictures(strides):
     assert shown.value.startswith(strides.figures()[2])
 
 
+@pytest.mark.slow
 def test_a_stored_notebook_has_the_slider_that_needs_no_kernel(tmp_path):
     draw = "lambda n: lines([1, n], {'a': [1, n]}, 'title', 'caption')"
     code = f"from convlab.lessons import lines, slider\nslider({draw}, n=(2, 3))"

@@ -124,6 +124,7 @@ def test_a_stage_that_is_not_changed_is_not_rejected():
 G03 = "convlab.ladder.gradients.g03_shared_pixels"
 
 
+@pytest.mark.slow
 def test_mutants_of_gradients_are_rejected_and_the_stage_is_not():
     same = Mutant(module=G03, old='"""g', new='"""g', line=1, column=0)
     assert results.result_of(same) == results.SURVIVED
@@ -152,6 +153,7 @@ def test_each_kind_of_change_is_made_and_stands_where_it_says():
 LEAST_TRIED = 12  # of a module, in a sample
 
 
+@pytest.mark.slow
 def test_all_mutants_are_tried_and_rejected_or_right_for_a_reason():
     stored = results.stored_results()
     assert [row["code"] for row in results.document()["rows"]] == [one.code for one in stored]

@@ -59,6 +59,7 @@ def assert_close(got, expected, magnitude):
     assert (np.abs(got - expected) <= 1e-12 * magnitude).all()
 
 
+@pytest.mark.slow
 @given(cases(kinds=("normal", "denormals", "huge")))
 def test_scipy_agrees(case):
     problem, (input, weight, bias) = case

@@ -144,6 +144,7 @@ def test_the_lines_of_a_program_s_kernels_are_named(folder: Path, simulates: str
     assert f"convlab: {said}" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_lint_nothing_is_compiled(folder: Path) -> None:
     done = run("--json", "-", "program.py")
     assert json.loads(done.stdout)["lint"] == []

@@ -139,6 +139,7 @@ def gone(process):
     return False
 
 
+@pytest.mark.slow
 def test_what_hangs_ends_with_all_that_it_started(tell, tmp_path, monkeypatch, capsys):
     file = tmp_path / "processes"
     tell(hang(file), FIRST, "memcheck")

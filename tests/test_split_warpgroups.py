@@ -60,6 +60,7 @@ def test_sums_that_are_not_finite_and_relu(engine: Engine) -> None:
     assert (rectified[0, weight[:, 0, 0, 0] < 0, 0, 0] == 0).all()
 
 
+@pytest.mark.slow
 @RUNS
 def test_a_plan_s_calls_give_the_same_bits(engine: Engine) -> None:
     """The last block sets its tile's count back, and adds the parts in the order of z."""

@@ -59,6 +59,7 @@ BRANCHES = (
 PROBLEMS = {name: AWKWARD[name] for name in (BRANCHES if config.ENABLE_CUDASIM else AWKWARD)}
 
 
+@pytest.mark.slow
 @stages
 @given(case=cases(MOST_MACS))
 @settings(max_examples=EXAMPLES)

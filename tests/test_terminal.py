@@ -43,6 +43,7 @@ def test_hidden_characters_are_written_as_python_writes_them():
     assert visible(shown) == shown
 
 
+@pytest.mark.slow
 @given(st.text() | st.text(st.characters(categories=["Cc", "Cf", "Zl", "Zp"])))
 def test_a_terminal_gets_no_control_character_whatever_is_shown(text):
     file = io.StringIO()

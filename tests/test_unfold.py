@@ -109,6 +109,7 @@ def settings(case: Case) -> dict[str, Any]:
     return {"stride": case.stride, "padding": case.padding, "dilation": case.dilation}
 
 
+@pytest.mark.slow
 @given(cases(most_axes=4))
 def test_numpy_arrays_by_the_definition(case):
     input, weight, bias = case.tensors()

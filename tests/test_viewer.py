@@ -114,6 +114,7 @@ def walk(opened: Browser, *steps: tuple[str, str, str, str | int]) -> None:
             assert wanted in text_of(opened, selector), (action, target)
 
 
+@pytest.mark.slow
 def test_every_control_does_what_it_says(shown, m06):
     """One test for all of them: opening a page takes longer than using it."""
     opened = shown(m06)
@@ -206,6 +207,7 @@ def test_a_page_fits_a_phone_and_has_the_colours_that_a_person_prefers(shown, ch
     opened.wait("document.documentElement.dataset.theme === 'light'")
 
 
+@pytest.mark.slow
 def test_playing_steps_on_by_itself_and_stops_at_the_end(shown):
     opened = shown(screenshots.textbook("copy"))
     walk(opened, ("click", "#play", "#play", "Pause"))
@@ -282,6 +284,7 @@ def test_the_page_s_rules_are_the_simulator_s(shown, m06):
     assert len({one.width for launch in launches for one in launch.requests}) > 2
 
 
+@pytest.mark.slow
 def test_a_page_with_the_most_requests_is_quick(shown, m06):
     opened = shown(with_most_requests(m06))
     walk(opened, ("click", "#scope button", "#count", "of 20,000"))

@@ -77,6 +77,7 @@ def move_lines_and_change_one(folder: Path) -> None:
     (folder / "kernels.py").write_text(f"# a new line\n{text}")
 
 
+@pytest.mark.slow
 def test_only_new_findings_fail_a_suite(suite, folder: Path) -> None:
     assert "2 failed, 1 passed" in suite("--cuda=strict").stdout
     updated = suite(*UPDATE)
@@ -104,6 +105,7 @@ def test_only_new_findings_fail_a_suite(suite, folder: Path) -> None:
     assert [result["ruleId"] for result in run["results"]] == ["global-race"]
 
 
+@pytest.mark.slow
 def test_the_same_by_several_processes(suite, folder: Path) -> None:
     """Each process of pytest-xdist has seen some of the findings only."""
     xdist = "-p", "xdist.plugin", "-n", "2"

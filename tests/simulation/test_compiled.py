@@ -933,6 +933,7 @@ def test_a_launch_that_prints_is_not_compiled(ends, capsys):
     assert (ends, capsys.readouterr().out) == ([], "7\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_control_c_ends_a_long_block(ends):
     convlab.simulate(add, *RIGHT[0][1:3], *RIGHT[0][3]())  # what all kernels share is ready then

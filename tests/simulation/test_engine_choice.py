@@ -32,6 +32,8 @@ from convlab.simulation.compiled.kernel_history import KernelHistory
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.host import programs
 
+pytestmark = pytest.mark.same_in_cudasim
+
 BLOCKS, THREADS = 11, 32
 F = np.float32
 NEVER = Limits.all_at(float("inf"))
@@ -355,6 +357,7 @@ def ends_with_a_race(machine: Machine, wrong_blocks: int, *seconds: float) -> li
     return ends
 
 
+@pytest.mark.slow
 def test_the_shared_machine_code_loads_by_itself():
     """It calls the switch of threads by its symbol: without it the process would end."""
     code = """

@@ -342,6 +342,7 @@ def greenlets_of_threads() -> int:
     return sum(type(one) is ThreadRunner for one in gc.get_objects())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [stores_past_the_end, waits_for_nobody])
 def test_threads_of_a_launch_that_fails_do_not_outlive_it(kernel) -> None:
     before = greenlets_of_threads()

@@ -409,6 +409,7 @@ def test_a_launch_has_so_many_steps(folder, command, suite, monkeypatch) -> None
             simulate(sums, 1, 1, np.ones(1), *more, **options)
 
 
+@pytest.mark.slow
 def test_an_interrupted_launch_says_where_its_threads_are(folder, command) -> None:
     """Ctrl-C in the middle of a kernel."""
     alarm = "import signal, os; signal.signal(signal.SIGVTALRM, signal.default_int_handler)"
@@ -544,6 +545,7 @@ def test_the_simulator_imports_nothing_of_the_ladder() -> None:
     assert {*loaded} == {"device", "simulation", "support"}
 
 
+@pytest.mark.slow
 def test_the_speed_of_both_simulators_is_measured(warmed) -> None:
     source = f"""
 import sys
@@ -558,6 +560,7 @@ assert len(results) == 5 and all(one.ratio > 1 for one in results), results
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0.0, float("inf")], ids=["compiled", "never compiled"])
 def test_a_run_with_machine_code_in_memory_is_a_compiled_one(warmed, limit) -> None:
     source = f"""

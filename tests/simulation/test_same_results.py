@@ -18,6 +18,8 @@ from convlab.simulation.compiled import compiled_run, engine_choice, kernel_hist
 from convlab.simulation.compiled.engine_choice import Limits
 from convlab.simulation.compiled.refused import NeedsGreenlets
 
+pytestmark = pytest.mark.same_in_cudasim
+
 F, D = np.float32, np.float64
 THREADS = 64
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, -0.5, 1.0, -1.0, 1.5, 2.0, 2.5, -2.5, 3.0]
@@ -265,6 +267,7 @@ def mixed(one: Any, other: Any) -> tuple[np.ndarray, np.ndarray]:
     return first[-count:], second[-count:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F, D, np.int32, np.uint64], ids=lambda one: one.__name__)
 def test_functions_of_one_number(dtype):
     x, y = floats(dtype) if dtype in (F, D) else integers(dtype)
@@ -274,6 +277,7 @@ def test_functions_of_one_number(dtype):
         agree(casts, 7, x, y, np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F, D], ids=lambda one: one.__name__)
 def test_functions_of_two_floats(dtype):
     x, y = floats(dtype)
@@ -290,6 +294,7 @@ def test_fused_multiply_adds_of_float64():
 KINDS = [(F, np.int32), (F, np.int8), (F, np.int64), (F, D), (D, np.uint32), (np.int32, np.int32)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "other"), KINDS, ids=[f"{one.__name__}-{other.__name__}" for one, other in KINDS]
 )

@@ -152,6 +152,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_programs_and_suites_take_seeds(
     command, suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

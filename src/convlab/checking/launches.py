@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -133,7 +133,8 @@ MORE = (2, 3), (3, 2), (2, 1), (1, 2), (1, 1)  # times M_T and N_T of the tiny t
 TALLER = 5, 3, 2  # times M_T of the tiny tile
 
 
-def _wide(tiny: Tile) -> list[Tile]:
+@cache
+def _wide(tiny: Tile) -> tuple[Tile, ...]:
     """Small tiles of more than two warps, first those whose sizes differ most, so that one taken
     for another shows: the last warp is not full, threads do not divide what they share, and each
     computes more than in the tiny tile. Within one warp, as the tiny tile has, a missing barrier
@@ -159,10 +160,11 @@ def _wide(tiny: Tile) -> list[Tile]:
         more = MORE.index((tile.M_T // tiny.M_T, tile.N_T // tiny.N_T))
         return alike + 2 * more, sum(slices)
 
-    return sorted(found, key=cost)
+    return tuple(sorted(found, key=cost))
 
 
-def _tall(tiny: Tile) -> list[Tile]:
+@cache
+def _tall(tiny: Tile) -> tuple[Tile, ...]:
     """Tiles of few threads whose four sizes differ, where each thread computes more rows than in
     the tiny tile: the wide ones have more columns. Those come first whose K_B is odd if the tiny
     one's is even, or the other way round; then small ones whose threads do not share windows
@@ -182,39 +184,39 @@ def _tall(tiny: Tile) -> list[Tile]:
         even = tile.K_B * tile.N_B % (4 * tile.threads) == 0  # as many float4s for each thread
         return times, tile.K_B == tiny.K_B, slices * (1 + 2 * even)
 
-    return sorted(found, key=cost)
+    return tuple(sorted(found, key=cost))
 
 
-def _low(tiny: Tile) -> list[Tile]:
+def _low(tiny: Tile) -> tuple[Tile, ...]:
     """The tiny tile with one row of threads, so that M_B may be as little as 4. Where a tile is a
     warpgroup's, the tallest, whose slices leave shared memory no room for padding."""
     tallest = replace(tiny, M_B=16 * tiny.M_B, M_T=16 * tiny.M_T)
-    return [tallest if tiny.N_B == 4 * WARP else replace(tiny, M_B=tiny.M_T)]
+    return (tallest if tiny.N_B == 4 * WARP else replace(tiny, M_B=tiny.M_T),)
 
 
-def _deep(tiny: Tile) -> list[Tile]:
+def _deep(tiny: Tile) -> tuple[Tile, ...]:
     """A tile of two threads, where a window's float4s in a slice are three, a number that divides
     none of the sizes; then one three times as deep as the tiny tile."""
     M_T, N_T = tiny.M_T, tiny.N_T
     narrow = Tile(4 * M_T, N_T, 3 * tiny.K_B // 2, 2 * M_T, N_T)
-    return [narrow, replace(tiny, K_B=3 * tiny.K_B)]
+    return (narrow, replace(tiny, K_B=3 * tiny.K_B))
 
 
-def _split(tiny: Tile) -> list[Tile]:
+def _split(tiny: Tile) -> tuple[Tile, ...]:
     """A tile of 4 x 2 threads, each of which computes more than in the tiny tile, and of a K_B that
     is odd if the tiny one's is even."""
     M_T, N_T = 2 * tiny.M_T, 3 * tiny.N_T
-    return [Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T)]
+    return (Tile(4 * M_T, 2 * N_T, tiny.K_B + 1, M_T, N_T),)
 
 
-def _doubled(tiny: Tile) -> list[Tile]:
+def _doubled(tiny: Tile) -> tuple[Tile, ...]:
     """Tiles of twice as many channels, and of twice as many windows if a thread may have them."""
     taller = replace(tiny, M_B=2 * tiny.M_B, M_T=2 * tiny.M_T)
-    return [replace(taller, N_B=2 * tiny.N_B, N_T=2 * tiny.N_T), taller]
+    return (replace(taller, N_B=2 * tiny.N_B, N_T=2 * tiny.N_T), taller)
 
 
 # Candidates by problem, from the tiny tile; OTHER_DEPTH's, which need the stage, are in tile_for.
-TILES: dict[str, Callable[[Tile], list[Tile]]] = {
+TILES: dict[str, Callable[[Tile], tuple[Tile, ...]]] = {
     LOW: _low, DEEP: _deep, TALL: _tall, TALL_TOO: _tall, SEVERAL: _wide, SPLIT: _split,
     SPLIT_TOO: _split, CHUNKS: _wide, ADDED: _doubled,
 }  # fmt: skip
@@ -228,9 +230,9 @@ def tile_for(stage: Stage, name: str) -> Tile | None:
     tiny = stage.tiny_tile
     if tiny is None:
         return None
-    tiles = TILES[name](tiny) if name in TILES else []
+    tiles = TILES[name](tiny) if name in TILES else ()
     if name == OTHER_DEPTH:  # odd where the tiny tile's is even, or the other way round
-        tiles = [replace(tile_for(stage, SEVERAL) or tiny, K_B=tiny.K_B + 1)]
+        tiles = (replace(tile_for(stage, SEVERAL) or tiny, K_B=tiny.K_B + 1),)
     problem = stage.adapted(EVERYTHING)
     for tile in tiles:
         try:
