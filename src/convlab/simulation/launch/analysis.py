@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from itertools import chain
 
+from convlab.simulation.launch.launch_rules import LaunchRules
 from convlab.simulation.launch.recorder import RecordedLaunch, Recorder
-from convlab.simulation.memory.checked_arrays import CheckedArray
+from convlab.simulation.launch.simulated_gpu import SimulatedGpu
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.rules.conflicts import few
 from convlab.simulation.rules.dynamic_memory import DynamicMemory
 from convlab.simulation.rules.memory_traffic import Counts, requests_of
-from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
-from convlab.simulation.rules.shuffles import Shuffles
-from convlab.simulation.threads.async_copies import AsyncCopies
-from convlab.simulation.threads.hopper import Hopper
-from convlab.simulation.threads.tensor_cores import TensorCores
 
 LONG = 60_000  # entries of the log that are looked at together
 
 
 class LogAnalysis:
     """The rules of a launch, and those who count its memory traffic. Without ``reports`` there are
-    no strict checks; ``touched`` collects the bytes of ``arrays`` that the launch reads and
+    no strict checks; ``touched`` collects the bytes of the arguments that the launch reads and
     writes."""
 
     def __init__(
         self,
         launch: RecordedLaunch,
-        race: Race,
-        copies: AsyncCopies,
-        tensor_cores: TensorCores,
-        hopper: Hopper,
-        shuffles: Shuffles,
+        gpu: SimulatedGpu,
+        rules: LaunchRules,
         reports: Reports | None,
         counts: Counts | None,
         recorder: Recorder | None,
         touched: Touched | None,
-        arrays: Callable[[], Iterator[CheckedArray]],
     ) -> None:
         self._launch, self._log = launch, launch.log
-        self._race, self._copies, self._tensor_cores = race, copies, tensor_cores
-        self._hopper = hopper
-        self._shuffles, self._dynamic_memory = shuffles, DynamicMemory()
+        self._gpu, self._race = gpu, rules.race
+        self._shuffles, self._dynamic_memory = rules.shuffles, DynamicMemory()
         self._reports, self._counts, self._recorder = reports, counts, recorder
-        self._touched, self._arrays = touched, arrays
+        self._touched = touched
 
     @property
     def is_due(self) -> bool:
@@ -61,7 +51,7 @@ class LogAnalysis:
         if self._reports is not None:
             self._check(self._reports, whole)
         if self._touched is not None:
-            self._touched.look(log.columns(), self._arrays())
+            self._touched.look(log.columns(), self._gpu.memory.arrays())
         log.clear()
 
     def finish(self) -> None:
@@ -82,13 +72,13 @@ class LogAnalysis:
     def _check(self, reports: Reports, whole: bool) -> None:
         log = self._log
         conflicts = chain(
-            self._copies.look(log, whole),
-            self._tensor_cores.look(log, whole),
+            self._gpu.copies.look(log, whole),
+            self._gpu.tensor_cores.look(log, whole),
             self._race.analyse(log, whole),
         )
         for conflict in few(conflicts):
             reports.conflict(conflict, log)
-        self._hopper.look(log, whole)
+        self._gpu.hopper.look(log, whole)
         for aliased in self._dynamic_memory.look(log, whole):
             reports.aliased(aliased)
         self._shuffles.look(log.columns())

@@ -7,25 +7,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from convlab.simulation.launch.analysis import LogAnalysis
-from convlab.simulation.launch.global_memory import GlobalMemory
+from convlab.simulation.launch.launch_rules import LaunchRules
 from convlab.simulation.launch.recorder import Recorder
+from convlab.simulation.launch.simulated_gpu import SimulatedGpu
 from convlab.simulation.launch.translation import Translation
 from convlab.simulation.recording.access_log import LaunchClock
 from convlab.simulation.recording.loops import Paths
-from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.coordinates import Coordinates, coordinates_of
 from convlab.simulation.rules.happens_before import BLOCK_FENCE, FENCE
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.rules.orders import Order
 from convlab.simulation.rules.reports import Reports
-from convlab.simulation.rules.shuffles import Shuffles
-from convlab.simulation.rules.synchronization import Synchronization
-from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.greenlets import Block, SavedState
-from convlab.simulation.threads.hopper import Hopper
-from convlab.simulation.threads.scheduler import Scheduler
-from convlab.simulation.threads.simulated_cuda import SimulatedCuda
-from convlab.simulation.threads.tensor_cores import TensorCores
 from convlab.simulation.threads.waiting import ThreadRunner
 
 OnBlock = Callable[[str, int, int], None]  # name of the kernel, number of the block, blocks in all
@@ -38,18 +31,11 @@ class RunningBlocks:
     def __init__(
         self,
         translation: Translation,
-        memory: GlobalMemory,
+        gpu: SimulatedGpu,
         grid: Coordinates,
         block_shape: Coordinates,
         clock: LaunchClock,
-        cuda: SimulatedCuda,
-        scheduler: Scheduler,
-        copies: AsyncCopies,
-        tensor_cores: TensorCores,
-        hopper: Hopper,
-        history: AtomicHistory,
-        shuffles: Shuffles,
-        synchronization: Synchronization,
+        rules: LaunchRules,
         analysis: LogAnalysis | None,
         paths: Paths | None,
         reports: Reports | None,
@@ -59,12 +45,11 @@ class RunningBlocks:
         on_block: OnBlock | None,
         blocks: Sequence[int],
     ) -> None:
-        self._translation, self._memory = translation, memory
+        self._translation, self._gpu = translation, gpu
         self._grid, self._block_shape = grid, block_shape
-        self._clock, self._cuda, self._scheduler = clock, cuda, scheduler
-        self._copies, self._tensor_cores, self._hopper = copies, tensor_cores, hopper
-        self._history = history
-        self._shuffles, self._synchronization = shuffles, synchronization
+        self._clock, self._cuda, self._scheduler = clock, gpu.cuda, gpu.scheduler
+        self._history, self._shuffles = rules.history, rules.shuffles
+        self._synchronization = rules.synchronization
         self._analysis, self._paths = analysis, paths
         self._reports, self._counts, self._recorder = reports, counts, recorder
         self._order, self._on_block, self._numbers = order, on_block, blocks
@@ -81,7 +66,7 @@ class RunningBlocks:
             self._tell(number)
             block = Block(
                 body=self._translation.body,
-                arguments=self._memory.arguments,
+                arguments=self._gpu.memory.arguments,
                 indices=indices,
                 enter=enter,
                 on_barrier=self._barrier,
@@ -108,8 +93,8 @@ class RunningBlocks:
         if block.waiting:
             block.saved = SavedState(self._clock.phase, self._cuda.shared.contents())
             return
-        for part in self._copies, self._tensor_cores, self._hopper, self._history:
-            part.end_block()
+        self._gpu.end_block()
+        self._history.end_block()
         if self._analysis is not None and not self._scheduler.waiting and self._analysis.is_due:
             self._analysis.look(whole=True)
 
@@ -152,7 +137,7 @@ class RunningBlocks:
         return enter
 
     def _barrier(self, threads: int, site: int) -> None:
-        self._hopper.meet(range(self._clock.block_size))
+        self._gpu.hopper.meet(range(self._clock.block_size))
         self._phases += 1
         self._clock.phase = self._phases
         self._scheduler.barrier(site)
@@ -166,7 +151,7 @@ class RunningBlocks:
 
     def _warp_barrier(self, threads: list[int], whole: bool) -> None:
         first = self._clock.first
-        self._hopper.meet(threads)
+        self._gpu.hopper.meet(threads)
         if whole:
             self._epoch += 1
             for number in threads:

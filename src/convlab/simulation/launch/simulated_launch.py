@@ -5,42 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from greenlet import getcurrent
-
 from convlab.device import emulation_of
 from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.launch.analysis import LogAnalysis
 from convlab.simulation.launch.failures import Failure, Failures
-from convlab.simulation.launch.global_memory import GlobalMemory
+from convlab.simulation.launch.launch_rules import LaunchRules
 from convlab.simulation.launch.recorder import RecordedLaunch, Recorder
 from convlab.simulation.launch.running_blocks import OnBlock, RunningBlocks
+from convlab.simulation.launch.simulated_gpu import SimulatedGpu
 from convlab.simulation.launch.translation import Translator, checked_kernel, has_debug
 from convlab.simulation.memory.checked_arrays import CheckedArray
-from convlab.simulation.memory.index_checks import Index, IndexChecks
-from convlab.simulation.memory.launch_memory import Memory
 from convlab.simulation.memory.touched import Touched
 from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import AccessLog, LaunchClock
 from convlab.simulation.recording.loops import Loops, Paths
-from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.coordinates import Coordinates
-from convlab.simulation.rules.finding_words import DYNAMIC_BYTES
 from convlab.simulation.rules.findings import NotSimulated, SimulationError, Stop
 from convlab.simulation.rules.launch_checks import argument_names, check_arguments, check_shape
 from convlab.simulation.rules.memory_traffic import Counts
 from convlab.simulation.rules.orders import USUAL, Order
-from convlab.simulation.rules.races import Race
 from convlab.simulation.rules.reports import Reports
-from convlab.simulation.rules.shuffles import Shuffles
-from convlab.simulation.rules.synchronization import Synchronization
 from convlab.simulation.rules.unwritten import Masks
-from convlab.simulation.threads.async_copies import AsyncCopies
 from convlab.simulation.threads.block_memory import NoRoom
-from convlab.simulation.threads.hopper import Hopper
-from convlab.simulation.threads.scheduler import Scheduler
-from convlab.simulation.threads.simulated_cuda import SimulatedCuda
-from convlab.simulation.threads.tensor_cores import TensorCores
 
 
 class SimulatedLaunch:
@@ -88,42 +75,26 @@ class SimulatedLaunch:
         self.arithmetic = Arithmetic() if recorder is not None else None
         paths = Paths(self.log, loops) if self.log is not None and by_request else None
 
-        number = self.arithmetic.number if self.arithmetic else None
-        memory = Memory(self.log, self._report_array, number)
-        self._memory = GlobalMemory(memory, self.arithmetic, unwritten)
-        self._cuda = SimulatedCuda(
+        numbers = range(math.prod(grid)) if blocks is None else blocks
+        self._gpu = SimulatedGpu(
             grid=grid,
             block=block,
-            memory=memory,
-            dynamic_bytes=shared_bytes,
-            hub=getcurrent().switch,
-            on_fence=self._fence,
-        )
-        if self.arithmetic is not None:
-            self._cuda.fma = self.arithmetic.fma
-        self._copies = AsyncCopies(clock, strict)
-        self._hopper = Hopper(
-            cuda=self._cuda,
+            shared_bytes=shared_bytes,
+            blocks=len(numbers),
+            late=order.late,
             clock=clock,
             reports=self.reports,
             arithmetic=self.arithmetic,
+            loops=paths or loops,
+            unwritten=unwritten,
             options=getattr(kernel, "targetoptions", {}),
             strict=strict,
-        )
-        self._tensor_cores = TensorCores(
-            self._cuda, clock, self.arithmetic, self._hopper.clocks.fence
-        )
-        self._scheduler = Scheduler(
-            clock=clock,
-            reports=self.reports,
-            cuda=self._cuda,
-            arrays=self.global_arrays,
-            loops=paths or loops,
-            blocks=math.prod(grid) if blocks is None else len(blocks),
-            late=order.late,
+            on_fence=self._fence,
         )
         self._translate(compiled, arguments, paths or loops)
-        self._make_rules()
+        rules = LaunchRules(self.translation, self._gpu, clock, order)
+        self.history, self.shuffles = rules.history, rules.shuffles
+        self.synchronization = rules.synchronization
         self._recorded: RecordedLaunch | None = None
         self._analysis: LogAnalysis | None = None
         if self.log is not None:
@@ -135,22 +106,23 @@ class SimulatedLaunch:
                 sites=self.sites,
                 codes=self.translation.codes,
             )
-            self._analysis = self._log_analysis(self._recorded, counts, recorder, touched)
+            self._analysis = LogAnalysis(
+                launch=self._recorded,
+                gpu=self._gpu,
+                rules=rules,
+                reports=self.reports if strict else None,
+                counts=counts,
+                recorder=recorder,
+                touched=touched,
+            )
         self._failures = Failures(self.translation, self.reports, clock, loops, has_debug(kernel))
         self._blocks = RunningBlocks(
             translation=self.translation,
-            memory=self._memory,
+            gpu=self._gpu,
             grid=grid,
             block_shape=block,
             clock=clock,
-            cuda=self._cuda,
-            scheduler=self._scheduler,
-            copies=self._copies,
-            tensor_cores=self._tensor_cores,
-            hopper=self._hopper,
-            history=self.history,
-            shuffles=self.shuffles,
-            synchronization=self.synchronization,
+            rules=rules,
             analysis=self._analysis,
             paths=paths,
             reports=self.reports if strict else None,
@@ -158,7 +130,7 @@ class SimulatedLaunch:
             recorder=recorder,
             order=order,
             on_block=on_block,
-            blocks=range(math.prod(grid)) if blocks is None else blocks,
+            blocks=numbers,
         )
 
     def _translate(
@@ -166,82 +138,25 @@ class SimulatedLaunch:
     ) -> None:
         """Translate the kernel, place the arguments in memory, and tell the other parts what the
         kernel's text says."""
-        own = self._copies.intrinsics | self._tensor_cores.intrinsics | self._hopper.intrinsics
+        own = self._gpu.intrinsics
         translator = Translator(
             kernel=kernel,
-            cuda=self._cuda,
-            memory=self._memory,
+            cuda=self._gpu.cuda,
+            memory=self._gpu.memory,
             report=self.reports.of_array,
             intrinsics={e: does for one, does in own.items() if (e := emulation_of(one))},
             arithmetic=self.arithmetic,
             loops=loops,
-            endless=self._scheduler.endless,
+            endless=self._gpu.scheduler.endless,
         )
         self.translation = translation = translator.translate(arguments, self.typed)
         self.sites = self.reports.sites = translation.sites
         self.reports.counter_at = translation.counter_at
-        self._scheduler.waits_in_calls = translation.waits_in_calls
         self.reports.syncs_warps = translation.syncs_warps
         self.reports.syncs_grid = translation.syncs_grid
-        starts = {self._tensor_cores.start, self._tensor_cores.start_one}
-        self._tensor_cores.used = not starts.isdisjoint(translation.called)
-        self._hopper.note_used(translation.called)
+        self._gpu.note_used(translation)
         names = argument_names(translation.body, len(arguments))
-        self._memory.place(arguments, names)
-
-    def _make_rules(self) -> None:
-        """Make the rules that hear of accesses while threads run, and those of the log."""
-        self.history = AtomicHistory(
-            self.clock,
-            self.sites,
-            slow=self.order.slow,
-            patience=self.order.patience,
-            random=self.order.random("atomics"),
-        )
-        self.history.messages.matter = self.translation.may_poll
-        self.history.pairs_matter = self.translation.updates_by_two_atomics
-        self._cuda.atomic.history = self.history
-        self.shuffles = Shuffles(
-            self.clock,
-            undefined=self.order.undefined,
-            only=self.order.undefined_at,
-            beyond=self.order.beyond,
-        )
-        hopper = self._hopper if self._hopper.clocks.used else None
-        self.synchronization = Synchronization(
-            swaps=self.history.swaps,
-            grid_barriers=self._scheduler.grid_barriers,
-            clocks=None if hopper is None else hopper.clocks,
-        )
-        self._race = Race(
-            self.sites,
-            self.synchronization,
-            checks=self.history.checks,
-            unwritten=self._memory.unwritten,
-            copied=None if hopper is None else hopper.accesses.copied,
-        )
-
-    def _log_analysis(
-        self,
-        launch: RecordedLaunch,
-        counts: Counts | None,
-        recorder: Recorder | None,
-        touched: Touched | None,
-    ) -> LogAnalysis:
-        """Return the analysis of the log, which holds it to the rules."""
-        return LogAnalysis(
-            launch=launch,
-            race=self._race,
-            copies=self._copies,
-            tensor_cores=self._tensor_cores,
-            hopper=self._hopper,
-            shuffles=self.shuffles,
-            reports=self.reports if self.strict else None,
-            counts=counts,
-            recorder=recorder,
-            touched=touched,
-            arrays=self.global_arrays,
-        )
+        self._gpu.memory.place(arguments, names)
 
     @property
     def untyped(self) -> str:
@@ -251,11 +166,11 @@ class SimulatedLaunch:
     @property
     def left_unwritten(self) -> Masks:
         """The bytes of the ``unwritten`` arrays that the launch has not written either."""
-        return self._memory.unwritten.masks
+        return self._gpu.memory.unwritten.masks
 
     def global_arrays(self) -> Iterator[CheckedArray]:
         """Give the arrays among the arguments."""
-        return self._memory.arrays()
+        return self._gpu.memory.arrays()
 
     def run(self) -> None:
         """Run the whole launch; raises ``SimulationError`` if there are findings, else what the
@@ -263,11 +178,7 @@ class SimulatedLaunch:
         try:
             self._run()
         finally:
-            self._scheduler.let_go()
-            # Keep no array alive: the parts of a launch refer to each other.
-            self._memory.let_go()
-            for part in self._copies, self._tensor_cores, self._cuda.shared:
-                vars(part).clear()
+            self._gpu.let_go()
 
     def _run(self) -> None:
         if self.arithmetic is not None:
@@ -294,36 +205,20 @@ class SimulatedLaunch:
         """Run all blocks. Returns whether the launch ended before its end, and the exception that
         ended it unless that is a finding."""
         try:
-            self._scheduler.run(self._blocks)
+            self._gpu.scheduler.run(self._blocks)
         except Stop:
             return True, None
         except KeyboardInterrupt as interrupt:
             if self.log is not None:
                 self.log.forget_half_an_entry()
             said = [f"{self.kernel} was interrupted in {self._failures.where(interrupt)}"]
-            interrupt.add_note("; ".join([*said, *map(str, self._scheduler.waits())]))
+            interrupt.add_note("; ".join([*said, *map(str, self._gpu.scheduler.waits())]))
             raise
         except NotSimulated as unknown:
             raise NotSimulated(f"{unknown}, {self._failures.where(unknown)}") from None
         except Exception as raised:
             return True, self._failures.note(raised)
         return False, None
-
-    def _report_array(
-        self,
-        kind: str,
-        what: str,
-        site: int,
-        array: IndexChecks,
-        index: Index | None,
-        goes_on: bool = False,
-        /,
-    ) -> None:
-        """Note a finding about an array, with the size of dynamic shared memory if it is there."""
-        if kind == "out of bounds" and self._cuda.shared.is_dynamic(array):
-            given = self._cuda.shared.dynamic_bytes
-            what += f": the launch gives {given} {DYNAMIC_BYTES}"
-        self.reports.of_array(kind, what, site, array, index, goes_on)
 
     def _fence(self, far: bool) -> None:
         self._blocks.fence(far)
