@@ -30,7 +30,7 @@ from convlab import simulate
 from convlab.running.engines.simulator import Finding, SimulationError, Simulator
 from convlab.simulation.host.programs import NotFenced
 from convlab.simulation.launch import analysis
-from convlab.simulation.recording.sites import source_lines
+from convlab.simulation.recording.source_text import source_lines
 from convlab.simulation.rules.finding_words import (
     STREAM_RACE,
 )

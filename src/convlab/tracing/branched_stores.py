@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from convlab.simulation.recording.access_log import WRITE
-from convlab.simulation.recording.sites import Sites, source_tree
+from convlab.simulation.recording.sites import Sites
+from convlab.simulation.recording.source_text import source_tree
 from convlab.simulation.rules.memory_traffic import Requests
 
 Branches = dict[int, int]  # by the line of an ``if``: the branch that a statement is in

@@ -14,7 +14,7 @@ import numpy as np
 
 from convlab.simulation.launch import RecordedLaunch
 from convlab.simulation.recording.access_log import ATOMIC, GLOBAL, READ, WRITE, Span, c_strides
-from convlab.simulation.recording.sites import source_lines
+from convlab.simulation.recording.source_text import source_lines
 from convlab.simulation.rules.coordinates import coordinates_of
 from convlab.simulation.rules.findings import Finding
 from convlab.simulation.rules.memory_traffic import WARP, Requests

@@ -14,7 +14,7 @@ from numba.cuda import types
 from convlab.simulation.language.numbas_types import typed_function
 from convlab.simulation.language.refusals import Refused, Untyped
 from convlab.simulation.language.signatures import Types
-from convlab.simulation.recording.sites import source_tree
+from convlab.simulation.recording.source_text import source_tree
 from convlab.simulation.rules.finding_words import GOES_ON
 
 

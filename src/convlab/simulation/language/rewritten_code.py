@@ -28,7 +28,7 @@ from convlab.simulation.language.refusals import Untyped
 from convlab.simulation.language.signatures import Types
 from convlab.simulation.language.source_nodes import positions, written
 from convlab.simulation.language.typed_arithmetic import TypedArithmetic
-from convlab.simulation.recording.sites import parsed_source
+from convlab.simulation.recording.source_text import parsed_source
 
 Bits = tuple[int, ...]  # the most bits of each integer among the arguments
 Step = TypeVar("Step")

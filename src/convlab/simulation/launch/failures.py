@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from convlab.simulation.launch.translation import Translation
 from convlab.simulation.numbers.scalars import WrapsAround
 from convlab.simulation.recording.access_log import LaunchClock
+from convlab.simulation.recording.instructions import lines_setting
 from convlab.simulation.recording.loops import EndlessLoop, Loops
-from convlab.simulation.recording.sites import innermost, is_raised, lines_setting, traces
+from convlab.simulation.recording.tracebacks import innermost, is_raised, traces
 from convlab.simulation.rules.finding_words import ALL_LOOPS, IMPOSSIBLE, NO_VALUE, UNREPORTED
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.reports import Reports

@@ -35,7 +35,8 @@ from convlab.simulation.memory.launch_memory import Memory
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.numbers.scalars import BUILTINS, cast, meaning
 from convlab.simulation.recording.loops import Loops
-from convlab.simulation.recording.sites import Sites, activemask_after_branch, has_while
+from convlab.simulation.recording.sites import Sites, activemask_after_branch
+from convlab.simulation.recording.source_text import has_while
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.launch_checks import with_arrays
 from convlab.simulation.rules.retries import has_update_by_two_atomics

@@ -12,7 +12,7 @@ from convlab.simulation.memory.index_checks import Index
 from convlab.simulation.memory.kernel_arrays import ArrayMemory, KernelArray, view_of
 from convlab.simulation.numbers.scalars import converted, dtype_of, quick
 from convlab.simulation.recording.access_log import ATOMIC, NAME_SHIFT, READ, SIZE_SHIFT, WRITE
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.finding_words import OFF_ITS_SIZE
 
 

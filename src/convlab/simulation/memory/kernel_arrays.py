@@ -17,7 +17,7 @@ import numpy as np
 from convlab.simulation.memory.index_checks import ArrayReport, Index, IndexChecks
 from convlab.simulation.memory.numpy_functions import METHODS, NumpyFunctions
 from convlab.simulation.recording.access_log import SIZE_SHIFT, AccessLog
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.findings import NotSimulated
 
 CountedNumber = Callable[[object], object]  # makes a number that counts the operations on it

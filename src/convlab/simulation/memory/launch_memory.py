@@ -28,7 +28,7 @@ from convlab.simulation.memory.local_arrays import LocalArray
 from convlab.simulation.memory.structured_arrays import RecordArray
 from convlab.simulation.numbers.scalars import Elements, quick
 from convlab.simulation.recording.access_log import READ, WRITE, AccessLog, Span, c_strides
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 
 # The code of element access, in terms of ``index`` and of its entries ``i0``, ``i1``, ...
 

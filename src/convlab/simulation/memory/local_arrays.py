@@ -10,7 +10,7 @@ import numpy as np
 from convlab.simulation.memory.index_checks import Index
 from convlab.simulation.memory.kernel_arrays import ArrayMemory, KernelArray, view_of
 from convlab.simulation.numbers.scalars import converted, poison
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.findings import NotSimulated
 
 

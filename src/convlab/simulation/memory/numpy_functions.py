@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.findings import NotSimulated
 
 # Those that Numba compiles although their results need no memory, apart from ufuncs.

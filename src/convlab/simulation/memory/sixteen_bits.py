@@ -11,7 +11,7 @@ from convlab.device.sixteen_bits import EIGHT, PAIRS
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.index_checks import integer
 from convlab.simulation.recording.access_log import READ, WORD, WRITE
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 
 _EIGHT_NUMBERS, _FOUR_WORDS = Struct("<8H"), Struct("<4I")
 

@@ -11,7 +11,7 @@ from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.host_memory import bytes_of
 from convlab.simulation.memory.index_checks import Index
 from convlab.simulation.memory.kernel_arrays import KernelArray
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 
 
 class RecordArray:

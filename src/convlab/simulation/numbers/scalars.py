@@ -22,7 +22,7 @@ from numba.cuda.np.numpy_support import as_dtype
 
 from convlab.simulation.numbers.bfloat16 import TYPE_NAMES, BFloat16
 from convlab.simulation.numbers.math_functions import of_numpy, power, quiet, safe
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 
 NUMBERS = (
     *(numba_types.Number, numba_types.Boolean),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from convlab.simulation.recording.access_log import ITERATION_BITS, AccessLog
-from convlab.simulation.recording.sites import iterated_site, site_of
+from convlab.simulation.recording.instructions import iterated_site, site_of
 
 ResultT = TypeVar("ResultT")
 UNLIMITED = 1 << 62  # iterations: no kernel runs as many
@@ -111,8 +111,8 @@ class Paths(Loops):
         numbers = itertools.count(1 << ITERATION_BITS, 1 << ITERATION_BITS)
         # The first path of a loop or call, by the path around it and its site.
         self._inner: dict[tuple[int, int], int] = defaultdict(lambda: next(numbers))
-        # The same by all sites of an instruction. In `_inner` one of them stands for all
-        # (:func:`~convlab.simulation.recording.sites.instruction`), which takes time to find.
+        # The same by all sites of an instruction. In `_inner` one of them stands for all, which
+        # takes time to find (:func:`~convlab.simulation.recording.instructions.instruction`).
         self._known: dict[tuple[int, int], int] = {}  # of calls
         self._loops_at: dict[tuple[int, int], tuple[int, int]] = {}  # of loops, with that one site
 

@@ -16,7 +16,8 @@ from types import FrameType
 from typing import NamedTuple
 
 from convlab.simulation.recording.access_log import GLOBAL, SIZE_SHIFT, WARP, LaunchClock
-from convlab.simulation.recording.sites import Sites, ignores_result, instruction
+from convlab.simulation.recording.instructions import ignores_result, instruction
+from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.atomic_records import (
     AtomicRead,
     AtomicTarget,

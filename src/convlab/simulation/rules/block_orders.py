@@ -13,7 +13,8 @@ from functools import lru_cache
 from types import CodeType
 
 from convlab.simulation.recording.access_log import LoggedAccess
-from convlab.simulation.recording.sites import Sites, source_tree
+from convlab.simulation.recording.sites import Sites
+from convlab.simulation.recording.source_text import source_tree
 from convlab.simulation.rules.happens_before import BLOCK_FENCE
 from convlab.simulation.rules.retries import LOCKING
 

@@ -18,7 +18,8 @@ from types import CodeType
 import numpy as np
 
 from convlab.simulation.recording.access_log import ATOMIC, READ, WRITE, Accesses, LoggedAccess
-from convlab.simulation.recording.sites import code_at, in_two_arms
+from convlab.simulation.recording.instructions import code_at
+from convlab.simulation.recording.sites import in_two_arms
 from convlab.simulation.rules.dependence import calling_lines, depends
 from convlab.simulation.rules.element_owners import (
     Needed,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from types import CodeType
 
-from convlab.simulation.recording.sites import source_tree
+from convlab.simulation.recording.source_text import source_tree
 
 ENDS = ast.Return | ast.Continue | ast.Break
 DEPENDENCES = 1000  # pairs of lines that are kept

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import TypeGuard
 
-from convlab.simulation.recording.sites import source_tree
+from convlab.simulation.recording.source_text import source_tree
 from convlab.simulation.rules.retries import position_at, position_of
 
 KEPT = 1000  # answers that are kept

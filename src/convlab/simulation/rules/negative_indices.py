@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from types import CodeType
 
-from convlab.simulation.recording.sites import code_at, source_tree
+from convlab.simulation.recording.instructions import code_at
+from convlab.simulation.recording.source_text import source_tree
 
 
 def axes_from_end(site: int) -> frozenset[int]:

@@ -20,7 +20,9 @@ from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-from convlab.simulation.recording.sites import Sites, instruction, source_tree
+from convlab.simulation.recording.instructions import instruction
+from convlab.simulation.recording.sites import Sites
+from convlab.simulation.recording.source_text import source_tree
 
 SourcePosition = tuple[int | None, ...]
 

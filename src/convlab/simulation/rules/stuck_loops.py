@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-from convlab.simulation.recording.sites import source_tree
+from convlab.simulation.recording.source_text import source_tree
 from convlab.simulation.rules.element_owners import PURE
 
 CAS = ("cas", "compare_and_swap")

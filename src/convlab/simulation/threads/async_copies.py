@@ -38,7 +38,7 @@ from convlab.simulation.recording.access_log import (
     LoggedAccess,
     within,
 )
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.conflicts import Conflict, same
 
 

@@ -10,7 +10,7 @@ from typing import cast
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.numbers.scalars import converted
 from convlab.simulation.recording.access_log import ATOMIC, EXCHANGE
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.atomic_history import AtomicHistory
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.threads.waiting import YIELD, WaitingCall

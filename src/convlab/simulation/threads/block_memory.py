@@ -17,7 +17,7 @@ from convlab.simulation.memory.local_arrays import LocalArray
 from convlab.simulation.memory.structured_arrays import RecordArray
 from convlab.simulation.numbers.scalars import dtype_of, poison
 from convlab.simulation.recording.access_log import SIZE_SHIFT, DynamicArray
-from convlab.simulation.recording.sites import assigned_name
+from convlab.simulation.recording.instructions import assigned_name
 from convlab.simulation.rules.finding_words import (
     OF_CONSTANT,
     OF_LOCAL,

@@ -17,7 +17,7 @@ from convlab.device.panel_products import PANEL_ALIGNMENT, with_swizzle
 from convlab.device.tensor_maps import BoundMap, box_of, windows_of
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import LaunchClock
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.panel_accesses import PanelAccess, PanelAccesses
 from convlab.simulation.rules.thread_clocks import ThreadClocks
 from convlab.simulation.threads.async_copies import is_shared

@@ -34,7 +34,7 @@ from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.memory.local_arrays import LocalArray
 from convlab.simulation.numbers.counted_operations import Arithmetic
 from convlab.simulation.recording.access_log import LaunchClock
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.panel_accesses import PanelAccesses
 from convlab.simulation.rules.thread_clocks import ThreadClocks
 from convlab.simulation.threads.async_copies import is_shared

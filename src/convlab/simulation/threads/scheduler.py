@@ -18,8 +18,8 @@ from typing import Protocol
 from convlab.simulation.language.code_names import may_wait
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import WARP, AccessLog, LaunchClock
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.recording.loops import Loops
-from convlab.simulation.recording.sites import site_of
 from convlab.simulation.rules.findings import Stop
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.greenlets import Block

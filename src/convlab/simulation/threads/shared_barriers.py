@@ -21,7 +21,7 @@ from convlab import device
 from convlab.device.shared_barriers import check_arrivals, check_bytes, check_parity
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import WARP, LaunchClock
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.finding_words import (
     LACKS,
     NO_BARRIER,

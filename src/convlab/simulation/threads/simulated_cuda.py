@@ -21,7 +21,7 @@ from convlab.simulation.numbers.math_functions import fma
 from convlab.simulation.numbers.registers import OF_BITS, of_bits
 from convlab.simulation.numbers.scalars import cast, keeper
 from convlab.simulation.recording.access_log import GLOBAL, WARP
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.threads.atomics import Atomics

@@ -35,7 +35,7 @@ from convlab.simulation.recording.access_log import (
     LoggedAccess,
     joined,
 )
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.conflicts import Conflict
 from convlab.simulation.threads.async_copies import is_shared
 from convlab.simulation.threads.simulated_cuda import ALL_LANES, SimulatedCuda

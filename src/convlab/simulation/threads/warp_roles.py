@@ -10,7 +10,7 @@ from convlab import device
 from convlab.device.products import WARPGROUP
 from convlab.device.warp_roles import check_registers, check_sync
 from convlab.simulation.recording.access_log import LaunchClock
-from convlab.simulation.recording.sites import site_of
+from convlab.simulation.recording.instructions import site_of
 from convlab.simulation.rules.finding_words import NEEDS_REGISTERS, WRONG_REGISTERS
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
