@@ -18,7 +18,14 @@ from convlab.checking.common_causes import features, numbers_in
 from convlab.checking.outcome import Answer
 from convlab.ladder import Tile, stage_named
 from convlab.ladder.layouts.im2win_layout import group_size, window_columns
-from convlab.lessons import compiling, feedback, kernel_checks, kernel_text, stage_checks
+from convlab.lessons import (
+    compiling,
+    feedback,
+    kernel_checks,
+    kernel_text,
+    stage_checks,
+    stage_counts,
+)
 from convlab.lessons.traffic_hints import most_of, times_again
 from convlab.tracing import trace
 from convlab.tracing.branched_stores import branched_lines, branches_of, exclude
@@ -148,8 +155,8 @@ def test_how_far_apart_the_numbers_of_threads_lie_is_told(tmp_path):
 def test_memory_traffic_is_counted_with_the_second_tile_too():
     stage, tile = stage_named("m03"), Tile(16, 2, 16)
     told = feedback.Feedback("Passed.")
-    assert stage_checks._counted_also(stage, stage.prepare, tile, 1.25, 0, told) is told
-    found = stage_checks._counted_also(stage, stage.prepare, tile, 0.9, 0, told)
+    assert stage_counts.counted_also(stage, stage.prepare, tile, 1.25, 0, told) is told
+    found = stage_counts.counted_also(stage, stage.prepare, tile, 0.9, 0, told)
     assert found.result == feedback.COUNTS
     assert found.mistakes[0].what.startswith(
         "With blocks of 32 threads (M_B = 16, N_B = 2, K_B = 16): too many requests"
@@ -439,6 +446,6 @@ def test_counts_are_far_too_high_above_three_times_what_is_allowed():
     stage = stage_named("m03")
     counts = checker.counts_of_stage(stage, stage.adapted(stage_checks.MODEL), 0).counts
     more = {unit: 4 * number for unit, number in counts.items()}
-    assert not stage_checks._far_too_many(stage, 1.25, 0, counts)
-    assert stage_checks._far_too_many(stage, 1.25, 0, more)
-    assert not stage_checks._far_too_many(stage, 4, 0, more)
+    assert not stage_counts.far_too_many(stage, 1.25, 0, counts)
+    assert stage_counts.far_too_many(stage, 1.25, 0, more)
+    assert not stage_counts.far_too_many(stage, 4, 0, more)

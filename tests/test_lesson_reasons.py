@@ -25,6 +25,7 @@ from convlab.lessons import (
     plain_im2win,
     problem_checks,
     stage_checks,
+    stage_counts,
     stage_feedback,
 )
 from convlab.lessons import progress_line as progress
@@ -88,8 +89,8 @@ def test_a_store_above_the_target_is_named_beside_reads_that_cost_more(tmp_path)
 
 
 def test_jumps_are_explained_with_the_line_that_jumps(monkeypatch):
-    monkeypatch.setattr(stage_checks, "jumps_of", lambda launch, array: 3)
-    row, hint = stage_checks._in_order("m09", stage_named("m09").prepare, "windows")
+    monkeypatch.setattr(stage_counts, "jumps_of", lambda launch, array: 3)
+    row, hint = stage_counts.reads_in_order("m09", stage_named("m09").prepare, "windows")
     assert row.unit == "jumps between reads of windows"
     assert "A jump is a read of a number that does not lie beside" in hint.advice
     assert "windows" in hint.lines[0].code
@@ -97,12 +98,12 @@ def test_jumps_are_explained_with_the_line_that_jumps(monkeypatch):
 
 def test_a_layout_transform_with_too_many_sectors_is_named_by_its_line(monkeypatch):
     small = ConvProblem(1, 2, 6, 6, 2, 3, padding=1)
-    monkeypatch.setattr(stage_checks, "MODEL", small)
+    monkeypatch.setattr(stage_counts, "MODEL", small)
     stage, row = stage_named("m09"), row_of(f"{TRANSFORMS}sectors stored", 9, 1)
-    traces = stage_checks._traces.__wrapped__(stage)
+    traces = stage_counts._traces.__wrapped__(stage)
     fewer = replace(traces[0], accesses=())
-    monkeypatch.setattr(stage_checks, "_traces", lambda stage: (fewer, *traces[1:]))
-    hint = stage_checks._hints(stage, stage.prepare, traces, [row])[feedback.MEMORY]
+    monkeypatch.setattr(stage_counts, "_traces", lambda stage: (fewer, *traces[1:]))
+    hint = stage_counts.hints_on(stage, stage.prepare, traces, [row])[feedback.MEMORY]
     assert "windows" in hint.advice or "input" in hint.advice
     assert hint.lines
 
@@ -378,9 +379,9 @@ def test_the_launches_that_were_counted_are_not_traced_again_for_hints(monkeypat
         return trace_steps(plan, *arrays, **options)
 
     monkeypatch.setattr(checker, "trace_steps", counted)
-    monkeypatch.setattr(stage_checks, "trace_steps", counted)
+    monkeypatch.setattr(stage_counts, "trace_steps", counted)
     stage = stage_named("m02")
-    stage_checks._traces.cache_clear()
+    stage_counts._traces.cache_clear()
     checker.counts_of_stage.cache_clear()
     found = lessons.check(lambda problem: main_kernel(stage, problem), "m02", at_most=0.5)
     assert found.reasons == (feedback.COUNTS,)

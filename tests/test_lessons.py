@@ -37,6 +37,7 @@ from convlab.lessons import (
     problem_checks,
     source,
     stage_checks,
+    stage_counts,
     timing,
 )  # fmt: skip
 from convlab.lessons.feedback import PASSED, UNFILLED
@@ -71,7 +72,7 @@ def quick(monkeypatch):
     for module in launches, problem_checks:
         monkeypatch.setattr(module, "PROBLEMS", {"small": small})
     monkeypatch.setattr(launches, "FOR_SOME", {})  # larger ones
-    for module in exercises, problem_checks, stage_checks:
+    for module in exercises, problem_checks, stage_checks, stage_counts:
         monkeypatch.setattr(module, "MODEL", small)
 
 

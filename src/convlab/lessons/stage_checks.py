@@ -7,80 +7,59 @@ code is wrong; the feedback says what is wrong.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from time import process_time
 from typing import Any
 
-import numpy as np
 from numba.cuda.core import config
 
 from convlab.checking import Answer, Check
 from convlab.checking import check as checked
-from convlab.checking.checker import check_also, compared_with, counts_also, is_right_on
+from convlab.checking.checker import check_also, is_right_on
 from convlab.checking.common_causes import features, numbers_in
-from convlab.checking.launches import EVERYTHING, OPTIONS, main_of
-from convlab.checking.loading import maker
-from convlab.checking.outcome import SPOILED_INPUTS, TRANSFORMS, CompiledKernel
-from convlab.checking.programs import program_with
-from convlab.ladder import Launch, Program, Stage, Tile, short_name, stage_named
+from convlab.checking.launches import EVERYTHING, OPTIONS
+from convlab.checking.outcome import SPOILED_INPUTS
+from convlab.ladder import Stage, Tile, stage_named
 from convlab.lessons import feedback
-from convlab.lessons.compiling import cause_of_error, refusal
-from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ready_for, traced
+from convlab.lessons.exercises import MODEL, PADDED_ROWS, ready_for
 from convlab.lessons.explanations import Seen, lines_of, with_calls
 from convlab.lessons.feedback import (
     ANSWER,
-    BARRIERS,
     MEMORY,
-    SEVERAL_WRITERS,
     Feedback,
-    Hint,
-    Mistake,
-    Row,
 )
-from convlab.lessons.kernel_text import branched_stores, plain_zeros, slip
-from convlab.lessons.limits import SECONDS, Stopped, broken, graded, limited, running
-from convlab.lessons.pictures import joined
+from convlab.lessons.limits import SECONDS, Stopped, broken, graded, limited
 from convlab.lessons.progress_line import say_progress
 from convlab.lessons.readiness import function_of, ready
 from convlab.lessons.renamed import change_that_helps
-from convlab.lessons.stage_feedback import feedback_on, rows_of, seen_on
-from convlab.lessons.traffic_hints import AGAIN, most_of, stored_by_several
+from convlab.lessons.stage_compilation import (
+    checked_by_types,
+    notes_on,
+    numbas_refusal,
+    refused_or_slip,
+)
+from convlab.lessons.stage_counts import (
+    counted_also,
+    far_too_many,
+    hints_on,
+    reads_in_order,
+    rows_of_several_writers,
+)
+from convlab.lessons.stage_feedback import feedback_on, seen_on
 from convlab.lessons.unstored import block_number, unstored
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
-from convlab.running.engines.compilation import float64_lines
-from convlab.running.engines.kernels import argument_types
-from convlab.running.engines.simulator import Simulator
-from convlab.running.plans import Plan, with_tile
 from convlab.simulation.rules.findings import Finding
-from convlab.support.values import counted
-from convlab.tracing import LaunchTrace, trace, trace_steps
+from convlab.tracing import trace
 
 SLOW = 18.0  # seconds that any check may take
 LONG = 6.0  # seconds after which a check asks whether Numba refuses the kernel
-FAR = 3  # times what is allowed: larger problems would take long, and show nothing that is sooner
 TIMES = 150  # and more, of the stage's own time on one problem: right ones take up to 90 (t03)
-COUNTED = {  # by what is counted: the count of a trace, and the memory
-    "requests to global memory": ("requests", "global"),
-    "sectors of global memory": ("sectors", "global"),
-    "sectors stored": ("sectors", "global"),
-    "requests to shared memory": ("requests", "shared"),
-    "wavefronts of shared memory": ("wavefronts", "shared"),
-}
 OF_INDICES = ("out of bounds", "uninitialised", "misaligned")  # may come from a wrong name
 VAGUE = ("The output is NaN", "The sums of")  # advice that does not name the mistake
 MOST_TRIED = 3  # wrong problems on which a change is tried, before all others
-TOO_MANY_BARRIERS = joined("""A barrier must stand between a store and a load of the same element by
-    different threads. Which of these barriers stand between none?""")
-
-
-STORED_BY_SEVERAL = joined("""Several threads store the same element of {array}, so they do the same
-    work: let the elements of {array} be shared among all threads of the block, each element to one
-    thread.""")
 
 
 @graded
@@ -104,7 +83,7 @@ def check(
             found = checked(
                 made, chosen_stage.name, seed=seed, first_findings=True,
                 on_problem=partial(_before_problem, chosen_stage, made, process_time()),
-                model=MODEL, too_many=partial(_far_too_many, chosen_stage, at_most, seed),
+                model=MODEL, too_many=partial(far_too_many, chosen_stage, at_most, seed),
             )  # fmt: skip
         except ValueError as error:
             raise broken(str(error)) from error
@@ -119,9 +98,9 @@ def check(
                 )
         compiled = found.machine is not None and found.machine.error is None
         if found.ok and found.machine is None and not config.ENABLE_CUDASIM:
-            found = replace(found, machine=_by_types(chosen_stage, made))
-        refused = _refused(chosen_stage, made, found, compiled=compiled)
-        notes = _notes(chosen_stage, made, found)
+            found = replace(found, machine=checked_by_types(chosen_stage, made))
+        refused = refused_or_slip(chosen_stage, made, found, compiled=compiled)
+        notes = notes_on(chosen_stage, made, found)
         function = function_of(inspect.unwrap(made))
         own = function.__code__.co_filename if function is not None else ""
         given = bool(getattr(made, "is_part", False)) and "sync" not in _text_of(made)
@@ -130,17 +109,17 @@ def check(
             seen=_seen(chosen_stage, made, found, seed),
         )  # fmt: skip
         too_much = [row for row in told.rows if not row.ok]
-        several, hints = _stored_by_several(chosen_stage, made, found.launches)
+        several, hints = rows_of_several_writers(chosen_stage, made, found.launches)
         if told.rows and (too_much or several):
-            hints |= _hints(chosen_stage, made, found.launches, too_much)
+            hints |= hints_on(chosen_stage, made, found.launches, too_much)
             rows = (*told.rows, *several)
             return feedback.checked_by_counts(told.right, rows, hints, told.notes)
         told = _with_change(chosen_stage, made, found, told, seed)
         if told.passed and isinstance(also, Tile):
-            told = _counted_also(chosen_stage, made, also, at_most, seed, told)
+            told = counted_also(chosen_stage, made, also, at_most, seed, told)
         if not told.passed or not in_order:
             return told
-        row, hint = _in_order(stage, made, in_order)
+        row, hint = reads_in_order(stage, made, in_order)
     rows, hints = (*told.rows, row), {MEMORY: hint}
     return feedback.checked_by_counts(told.right, rows, hints, told.notes)
 
@@ -152,22 +131,9 @@ def _before_problem(
     what Numba cannot type runs many times slower here. Raises ``Stopped`` if so."""
     say_progress(name, number, count)
     if process_time() - began > LONG:
-        refused = _numbas_refusal(stage, made)
+        refused = numbas_refusal(stage, made)
         if refused is not None:
             raise Stopped(feedback.with_mistakes([refused]))
-
-
-def _numbas_refusal(stage: Stage, made: Any) -> Mistake | None:
-    """Return what Numba refuses in a kernel; None if nothing, or if that is not known here."""
-    program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
-    main = main_of(program)
-    return refusal(main.kernel, argument_types(main, program))
-
-
-def _far_too_many(stage: Stage, at_most: float, seed: int, counts: dict[str, int]) -> bool:
-    """Return whether a count is many times what is allowed, so that large problems take long."""
-    rows = rows_of(compared_with(stage, counts, stage.adapted(MODEL), seed), at_most)
-    return any(row.yours > FAR * row.allowed * row.target > 0 for row in rows)
 
 
 def _with_change(stage: Stage, made: Any, found: Check, told: Feedback, seed: int) -> Feedback:
@@ -216,47 +182,6 @@ def _with_change(stage: Stage, made: Any, found: Check, told: Feedback, seed: in
     return replace(told, mistakes=tuple(mistakes))
 
 
-def _stored_by_several(
-    stage: Stage, made: Any, yours: Sequence[LaunchTrace]
-) -> tuple[list[Row], dict[str, Hint]]:
-    """Return a row for each shared array whose elements several threads store, all the same number,
-    and the hint for the first of them."""
-    found = stored_by_several(yours[-1]) if yours else {}
-    rows, hints = list[Row](), dict[str, Hint]()
-    if all(times <= AGAIN for times, _ in found.values()):
-        return rows, hints
-    most = max((times for times, _ in stored_by_several(_traces(stage)[-1]).values()), default=1.0)
-    for array, (times, place) in found.items():
-        unit = f"threads that store an element of {array}"
-        row = feedback.row_of(unit, times, max(1.0, most), AGAIN, SEVERAL_WRITERS)
-        if not row.ok:
-            rows.append(row)
-            program = program_with(stage, maker(made, stage), stage.adapted(MODEL), _tile(stage))
-            lines = with_calls(main_of(program).kernel, place)
-            hints.setdefault(SEVERAL_WRITERS, Hint(STORED_BY_SEVERAL.format(array=array), lines))
-    return rows, hints
-
-
-def _counted_also(
-    stage: Stage, made: Any, tile: Tile, at_most: float, seed: int, told: Feedback
-) -> Feedback:
-    """Return the feedback ``told`` of a kernel that passed, unless its counts are too high with
-    another tile: with few threads each thread has more to load, and it shows which numbers
-    neighbouring threads load."""
-    answer, counts, launches = counts_also(made, stage.name, tile, MODEL, seed)
-    rows = rows_of(counts, at_most)
-    too_much = [row for row in rows if not row.ok]
-    if not answer.ok or not too_much:
-        return told
-    hints = _hints(with_tile(stage, tile), made, launches, too_much)
-    found = feedback.checked_by_counts(told.right, rows, hints, told.notes)
-    sizes = f"M_B = {tile.M_B}, N_B = {tile.N_B}, K_B = {tile.K_B}"
-    where = f"With blocks of {counted(tile.threads, 'thread')} ({sizes}):"
-    mistakes = [replace(one, what=f"{where} {one.what[0].lower()}{one.what[1:]}")
-                for one in found.mistakes]  # fmt: skip
-    return replace(found, mistakes=tuple(mistakes))
-
-
 def _seen(stage: Stage, made: Any, found: Check, seed: int) -> dict[Finding, Seen]:
     """Return where each finding was seen, and which elements of its array are never stored."""
     seen = {}
@@ -294,147 +219,3 @@ def _seconds(stage: str) -> float:
     start = process_time()
     check_also(stage_named(stage).prepare, stage, EVERYTHING)
     return process_time() - start
-
-
-def _by_types(stage: Stage, made: Any) -> CompiledKernel | None:
-    """Return the check of Numba's types, for machines without the compilers."""
-    both = made, stage.prepare
-    programs = [program_with(stage, maker(one, stage), EVERYTHING, stage.tiny_tile) for one in both]
-    yours, stages = (_float64_lines(program) for program in programs)
-    return (
-        CompiledKernel(float64=tuple(f"line {n}" for n in yours)) if yours and not stages else None
-    )
-
-
-def _float64_lines(program: Program) -> tuple[int, ...] | None:
-    """Return the lines of a program's main kernel that compute in float64; None if they are not
-    known, as in a process of Numba's simulator, which knows no types."""
-    if config.ENABLE_CUDASIM:
-        return None
-    main = main_of(program)
-    return float64_lines(main.kernel, argument_types(main, program))
-
-
-def _refused(stage: Stage, made: Any, found: Check, *, compiled: bool) -> Mistake | None:
-    """Return what Numba does not compile, or a slip in the text of a kernel with mistakes. Numba
-    refuses nothing in a kernel that is ``compiled``."""
-    if found.ok and compiled:
-        return None
-    if any(one.endless for one in found.answers):  # then not all problems have been tried
-        return None
-    raised = any(one.check is None and one.ended for one in found.wrong)
-    program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
-    main = main_of(program)
-    types = argument_types(main, program)
-    if raised or not (found.wrong or found.findings):
-        refused = (cause_of_error if raised else refusal)(main.kernel, types)
-        if refused is not None:
-            return refused
-    if found.ok:
-        return None
-    own = [step for step in program.launches if isinstance(step, Launch) and _is_of(made, step)]
-    for step in own or [main]:
-        mistake = slip(step.kernel, [one.ndim for one in argument_types(step, program)])
-        if mistake is not None:
-            return mistake
-    return None
-
-
-def _is_of(made: Any, launch: Launch) -> bool:
-    """Return whether the kernel of a launch is in the learner's cell."""
-    function = function_of(inspect.unwrap(made))
-    code = launch.kernel.py_func.__code__
-    return function is not None and code.co_filename == function.__code__.co_filename
-
-
-def _notes(stage: Stage, made: Any, found: Check) -> tuple[str, ...]:
-    """Return what could be better in a right kernel: stores in several branches, and arithmetic in
-    float64."""
-    if not found.ok:
-        return ()
-    function = function_of(inspect.unwrap(made))
-    apart = () if function is None else branched_stores(function)
-    if not found.float64:
-        return apart
-    program = program_with(stage, maker(made, stage), EVERYTHING, stage.tiny_tile)
-    file = main_of(program).kernel.py_func.__code__.co_filename
-    lines = lines_of(*((file, number) for number in _float64_lines(program) or ()))
-    if not lines and function is not None:
-        own = function.__code__.co_filename
-        lines = lines_of(*((own, number) for number in plain_zeros(function)))
-    where = "".join(f", in {line}: {line.code}" for line in lines[:1])
-    told = f"""it computes in float64{where}, and {short_name(stage.name)} does not. Write
-        float32(0) where a number of the arrays is missing or a sum begins, and neither 0 nor 0.0;
-        write no / of integers."""
-    return (*apart, joined(told))
-
-
-def _hints(
-    stage: Stage, made: Any, yours: Sequence[LaunchTrace], rows: Sequence[Row]
-) -> dict[str, Hint]:
-    """Return the lines that cause most of the counts that are too high. ``yours`` are the launches
-    that have been counted."""
-    with running(seconds=PICTURE_SECONDS):
-        program = program_with(stage, maker(made, stage), stage.adapted(MODEL), _tile(stage))
-        ours = _traces(stage)
-    kernels = [step.kernel for step in program.launches if isinstance(step, Launch)]
-    hints = dict[str, Hint]()
-    # Sectors and wavefronts say more than requests, and the main kernel more than the transforms.
-    by_place = sorted(
-        (row.unit.startswith(TRANSFORMS), unit == "requests", unit, space)
-        for row in rows
-        if (found := COUNTED.get(row.unit.removeprefix(TRANSFORMS))) is not None
-        for unit, space in [found]
-    )
-    if by_place:
-        before, _, unit, space = by_place[0]
-        part = slice(-1) if before else slice(-1, None)
-        kernel = kernels[0 if before else -1]
-        hints[MEMORY] = most_of(kernel, yours[part], unit, ours[part], space)
-    barriers = [(one.file, one.line) for one in yours[-1].work if one.barriers]
-    hints[BARRIERS] = Hint(TOO_MANY_BARRIERS, lines_of(*barriers, kernel=kernels[-1]))
-    return hints
-
-
-def _tile(stage: Stage) -> Tile | None:
-    """Return the tile whose memory traffic is counted."""
-    return stage.model_tile or stage.tiny_tile
-
-
-@cache
-def _traces(stage: Stage) -> tuple[LaunchTrace, ...]:
-    """Return the traces of a stage's launches on the problem that is counted."""
-    problem = stage.adapted(MODEL)
-    program = program_with(stage, stage.prepare, problem, _tile(stage))
-    plan = Plan(problem, stage, program.tile, Simulator(strict=False), program=program)
-    input, weight, bias = random_tensors(problem, 0)
-    output = np.full(problem.output_shape, np.nan, input.dtype)
-    return trace_steps(plan, input, weight, output, bias)
-
-
-def _in_order(stage: str, made: Any, array: str) -> tuple[Row, Hint]:
-    """Return the row of the jumps between a thread's reads of an array, and the hint with the line
-    that reads it."""
-    yours, ours = (traced(one, stage, MODEL) for one in (made, None))
-    unit = f"jumps between reads of {array}"
-    row = feedback.row_of(unit, jumps_of(yours, array), jumps_of(ours, array))
-    main, _ = ready_for(made, stage, MODEL, None, random_tensors(MODEL, 0))
-    reads = Counter[tuple[str, int]]()
-    for one in yours.of(array):
-        if one.operation == "load":
-            reads[one.file, one.line] += one.lanes
-    places = [place for place, _ in reads.most_common(1)]
-    advice = joined(f"""A jump is a read of a number that does not lie beside the thread's last one
-        in {array}. The thread's next number should be the neighbour of its last number: which
-        index must count fastest in its loop?""")
-    return row, Hint(advice, lines_of(*places, kernel=main.kernel))
-
-
-def jumps_of(launch: LaunchTrace, array: str) -> int:
-    """Count the block's reads of another element than the one after the thread's last read."""
-    jumps, last = 0, dict[tuple[int, int], int]()
-    for one in launch.requests_of(array, "load"):
-        for lane, offset in zip(one.lanes, one.offsets, strict=True):
-            jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
-            last[one.warp, lane] = offset
-    return jumps

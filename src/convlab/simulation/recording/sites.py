@@ -15,7 +15,7 @@ from types import CodeType
 import numpy as np
 
 from convlab.simulation.recording.instructions import code_at, instruction, line_at, steps_of
-from convlab.simulation.recording.source_text import branches_of, source_tree
+from convlab.simulation.recording.source_text import branches_and_loops, source_tree
 from convlab.support.code_places import file_said
 
 BRANCH = "the {} in line"  # of an if, for or while, in what a finding says
@@ -73,7 +73,7 @@ class Sites:
             return ""
         line, second = self.line(site)[1], None if other == site else self.line(other)[1]
         found = ""
-        for kind, begin, within in branches_of(code, code.co_filename):
+        for kind, begin, within in branches_and_loops(code, code.co_filename):
             if (line in within) != (second in within):
                 found = f"{BRANCH.format(kind)} {begin} of {file_said(code.co_filename)}"
         return found
@@ -92,7 +92,7 @@ class Sites:
             if (code := self.code(site)) is None:
                 continue
             line, file = self.line(site)[1], code.co_filename
-            for kind, begin, within in reversed(branches_of(code, file)):
+            for kind, begin, within in reversed(branches_and_loops(code, file)):
                 if line not in within:
                     continue
                 found = f"{BRANCH.format(kind)} {begin} of {file_said(file)}"
@@ -110,12 +110,12 @@ class Sites:
         kernel = self._kernel
         if code is not its_code and kernel is not None and kernel in (code, its_code):
             line = self.line(site if code is kernel else other)[1]
-            blocks = branches_of(kernel, kernel.co_filename)
+            blocks = branches_and_loops(kernel, kernel.co_filename)
             return any(kind == "if" and line in within for kind, _, within in blocks)
         if code is None or code is not its_code or code is not self._kernel:
             return True
         line, second = self.line(site)[1], self.line(other)[1]
-        blocks = branches_of(code, code.co_filename)
+        blocks = branches_and_loops(code, code.co_filename)
         around = [kind for kind, _, within in blocks if line in within and second in within]
         while line == second and around and around[-1] == "if":
             around.pop()
@@ -156,7 +156,7 @@ def in_two_arms(site: int, other: int) -> bool:
     if code is None or code_at(other) is not code:
         return False
     line, second = (line_at(code, one - id(code)) for one in (site, other))
-    branches = branches_of(code, code.co_filename)
+    branches = branches_and_loops(code, code.co_filename)
     arms = [(begin, arm) for kind, begin, arm in branches if kind == "if"]
     return any(  # the two arms of one `if` begin at its line
         begin == its_begin and line in arm and second in its_arm

@@ -61,7 +61,7 @@ def has_while(code: CodeType, file: str) -> bool:
 
 
 @lru_cache(maxsize=1000)
-def branches_of(code: CodeType, file: str) -> list[tuple[str, int, range]]:
+def branches_and_loops(code: CodeType, file: str) -> list[tuple[str, int, range]]:
     """Return the branches and loops of a function, outer ones first: the kind of each, the line
     where it begins, and its lines. Nothing for a function without source. ``file`` is the code's,
     because codes of two files may be equal."""
