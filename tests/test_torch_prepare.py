@@ -12,6 +12,7 @@ from pretended_gpu import PretendedGpu  # noqa: E402
 
 import convlab.torch  # noqa: E402
 from convlab.running import torch_prepare  # noqa: E402
+from convlab.running.engines import choose  # noqa: E402
 
 nn = torch.nn
 GPU = PretendedGpu("a GPU that is not here", (9, 0), 132)
@@ -113,11 +114,20 @@ def test_a_wrapped_model_is_prepared_as_the_model_inside(compiled):
     assert len(compiled) == 5
 
 
+def test_a_wrapper_that_moves_its_inputs_is_given_those_of_the_host(compiled):
+    """As DataParallel does on a machine with GPUs, where it moves the model as well."""
+    wrapped = nn.DataParallel(model_of().to("meta"))
+    wrapped.device_ids = [0]
+    convlab.torch.prepare(wrapped, torch.randn(2, 3, 6, 5), backward=False)
+    assert len(compiled) == 5
+
+
 def test_no_images_and_a_simulator_need_no_kernels(compiled, monkeypatch):
     model = model_of()
     convlab.torch.prepare(model, torch.randn(0, 3, 6, 5))
     assert compiled == []
     monkeypatch.undo()
+    monkeypatch.setattr(torch_prepare, "choose", lambda name: choose("simulator"))
     assert convlab.torch.prepare(model, torch.randn(2, 3, 6, 5)) == 0
 
 

@@ -70,7 +70,8 @@ def prepare(
     gradients = model.training if backward is None else backward
     try:
         with torch.inference_mode(False), torch.set_grad_enabled(gradients):
-            asked = convolutions_of(_without_wrappers(model), arguments, named)
+            inner, device = _without_wrappers(model)
+            asked = convolutions_of(inner, arguments, named, device)
     except Exception as error:  # a model may raise anything
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(
@@ -79,11 +80,15 @@ def prepare(
     return compile_asked(asked, processes)
 
 
-def _without_wrappers(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model inside PyTorch's wrappers of it, ``torch.compile``'s too."""
+def _without_wrappers(model: torch.nn.Module) -> tuple[torch.nn.Module, torch.device | None]:
+    """Return the model inside PyTorch's wrappers of it, ``torch.compile``'s too, and the device to
+    which a wrapper moves what it is called with; None if the caller does that."""
+    device = None
     while (inner := getattr(model, "_orig_mod", None)) is not None or isinstance(model, _WRAPPERS):
+        if isinstance(model, _WRAPPERS) and model.device_ids:
+            device = next((one.device for one in model.parameters()), device)
         model = model.module if inner is None else inner
-    return model
+    return model, device
 
 
 def _arguments(
@@ -95,15 +100,23 @@ def _arguments(
 
 
 def convolutions_of(
-    model: torch.nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]
+    model: torch.nn.Module,
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+    device: torch.device | None = None,
 ) -> list[Asked]:
-    """Return what the model's layers are asked for in such a call. Raises whatever the model raises
-    without numbers."""
+    """Return what the model's layers are asked for in such a call, of tensors that are moved to
+    ``device`` before if there is one. Raises whatever the model raises without numbers."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def without_numbers(tensor: Tensor) -> Tensor:
+        made = fake.from_tensor(tensor)
+        return made if device is None else made.to(device)
+
     with fake, noted_convolutions() as asked:
         _without_numbers(model, fake)(
-            *tree_map_only(Tensor, fake.from_tensor, arguments),
-            **tree_map_only(Tensor, fake.from_tensor, dict(named)),
+            *tree_map_only(Tensor, without_numbers, arguments),
+            **tree_map_only(Tensor, without_numbers, dict(named)),
         )
     return asked
 
