@@ -15,73 +15,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from convlab.simulation.recording.access_log import (
-    ATOMIC,
     GLOBAL,
     ISSUED,
     READ,
-    WRITE,
     Accesses,
     AccessLog,
-    LoggedAccess,
     joined,
 )
-from convlab.simulation.rules.finding_words import (
-    BY_TENSOR_CORES,
-    COPY_OVERWRITES,
-    NO_BARRIER,
-    NOT_WAITED_FOR,
-    OVERWRITES_PRODUCT,
-)
 from convlab.simulation.rules.memory_traffic import changes
+from convlab.simulation.rules.panel_reports import PanelAccess, PanelReports
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.thread_clocks import (
     NEVER,
     BlockClocks,
-    Knowledge,
     ThreadClocks,
-    knows,
     time_of,
 )
 
 ENOUGH = 20  # accesses of a thread that are reported for one panel; more are the same mistake again
-_DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
-_DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
-
-
-@dataclass(eq=False)
-class PanelAccess:
-    """A copy to a panel, or a read of a panel by tensor cores.
-
-    It is of the bytes from ``first`` to ``end``, and ``thread``, by its number in the launch,
-    started it at ``site``. ``begin`` is what its threads knew then. A thread knows of its end if it
-    knows of ``number`` phases or products of ``entry``; ``ends_with`` says so in words. Accesses
-    before ``since`` or after ``until`` are checked against other accesses to these bytes.
-    """
-
-    first: int
-    end: int
-    writes: bool
-    block: int
-    thread: int
-    site: int
-    time: int
-    begin: Knowledge
-    entry: int
-    number: int
-    ends_with: str
-    since: int = 0
-    until: float = math.inf
-
-    def has_ended_for(self, knowledge: Knowledge) -> bool:
-        """Return whether this knowledge says that the access has ended."""
-        return knows(knowledge, self.entry, self.number)
 
 
 class PanelAccesses:
@@ -90,7 +46,10 @@ class PanelAccesses:
     def __init__(
         self, clocks: ThreadClocks, log: AccessLog | None, reports: Reports | None
     ) -> None:
-        self._clocks, self._log, self._reports = clocks, log, reports
+        self._clocks = clocks
+        self._reports: PanelReports | None = None
+        if reports is not None and log is not None:
+            self._reports = PanelReports(reports, log)
         self._all: list[PanelAccess] = []
         # Of each block those that no later write to all of their bytes follows.
         self._live: dict[int, list[PanelAccess]] = {}
@@ -101,7 +60,7 @@ class PanelAccesses:
 
     def add(self, access: PanelAccess) -> None:
         """Note an access that begins now, and check it against those before."""
-        if self._reports is None or self._log is None:
+        if self._reports is None:
             return
         live = self._live.setdefault(access.block, [])
         self._live[access.block] = kept = [access]
@@ -114,7 +73,7 @@ class PanelAccesses:
                 access.since = max(access.since, before.time)
             both = before.writes or access.writes
             if both and not before.has_ended_for(access.begin):
-                self._report_panels(self._reports, self._log, before, access)
+                self._reports.at_one_time(before, access)
             if access.writes:
                 before.until = min(before.until, access.time)
             covered = access.first <= before.first and before.end <= access.end
@@ -124,56 +83,6 @@ class PanelAccesses:
         if access.writes:
             for times in self._written, self._copied:
                 _note(times, access.block, access.first, access.end, access.time)
-
-    def _report_panels(
-        self, reports: Reports, log: AccessLog, before: PanelAccess, access: PanelAccess
-    ) -> None:
-        """Report two accesses of the engine or of tensor cores at one time."""
-        address = max(before.first, access.first)
-        who, other = self._who(reports, access), self._who(reports, before)
-        kind = "copy in flight"
-        if access.writes and before.writes:
-            what = f"is copied to while {other}'s copy to it is in flight"
-            missing = f"{who} {NOT_WAITED_FOR} {before.ends_with}"
-        elif access.writes:
-            kind = "shared race"
-            what = f"{OVERWRITES_PRODUCT}"
-            missing = f"{who} does not know that {before.ends_with} has ended"
-        else:
-            what = f"is read {BY_TENSOR_CORES} while {other}'s copy to it is in flight"
-            missing = f"not every thread of the warpgroup has waited for {before.ends_with}"
-        self._add(reports, log, kind, what, missing, address, access, before.site)
-
-    def _who(self, reports: Reports, access: PanelAccess | LoggedAccess) -> str:
-        return f"thread {reports.thread(access.thread)}"
-
-    def _add(
-        self,
-        reports: Reports,
-        log: AccessLog,
-        kind: str,
-        what: str,
-        missing: str,
-        address: int,
-        shown: PanelAccess | LoggedAccess,
-        other_site: int | None,
-    ) -> None:
-        """Report a finding about the element at an address."""
-        span = log.span_at(address)
-        index, _ = span.split(address)
-        element = f"{span.name}[{', '.join(map(str, index))}]"
-        said = f"{element} {what}" if not what.startswith("thread") else what.replace("{}", element)
-        reports.add(
-            kind,
-            f"{said}{': ' if missing else ''}{missing}",
-            shown.site,
-            shown.thread,
-            other_site,
-            block=reports.block(shown.block),
-            array=span.name,
-            index=index,
-            shape=span.shape,
-        )
 
     # What threads do to panels.
 
@@ -188,7 +97,7 @@ class PanelAccesses:
             self._kept = None
             self._clocks.forget()
 
-    def _look(self, reports: Reports, log: AccessLog) -> None:
+    def _look(self, reports: PanelReports, log: AccessLog) -> None:
         columns = log.columns()
         near = columns.take(np.flatnonzero(columns.address < GLOBAL))
         self._note_writes(near)
@@ -211,9 +120,9 @@ class PanelAccesses:
             some = low + np.flatnonzero(chosen)
             clocks = self._clocks.of_block(access.block)
             if clocks is not None and len(some):
-                self._against_threads(reports, log, access, near.take(some), clocks)
+                self._against_threads(reports, access, near.take(some), clocks)
             if access.time > begin and not access.writes:
-                self._uninitialised(reports, log, access)
+                self._uninitialised(reports, access)
         self._all = [access for access in self._all if access.until == math.inf]
         writes = near.take(np.flatnonzero(changing))
         order = np.lexsort((writes.position, writes.address, writes.block))
@@ -222,8 +131,7 @@ class PanelAccesses:
 
     def _against_threads(
         self,
-        reports: Reports,
-        log: AccessLog,
+        reports: PanelReports,
         access: PanelAccess,
         some: Accesses,
         clocks: BlockClocks,
@@ -238,21 +146,14 @@ class PanelAccesses:
         for one, which in of_each(thread[after]):
             its = after[which]
             known[its] = times[its] >= clocks.knows_from(one, access.entry, access.number)
-        report = partial(self._report_thread, reports, log, access)
         for found in some.rows(np.flatnonzero(~known)[:ENOUGH]):
-            report(found, times_before=int(time_of(found.position)) < access.time)
+            reports.beside_thread(access, found, first=int(time_of(found.position)) < access.time)
         # A write that is known, but has not been fenced, may come later for the other proxy.
         writes = before & known & (some.kind & 3 != READ) & (some.kind & ISSUED == 0)
         late = np.flatnonzero(writes)
         late = late[~self._fenced(some.thread[late], times[late], access.begin[thread[late]])]
         for found in some.rows(late[:ENOUGH]):
-            who = self._who(reports, found)
-            by = "overwritten by a copy" if access.writes else f"read {BY_TENSOR_CORES}"
-            missing = f"but {who}, which wrote it, has not fenced it"
-            self._add(
-                reports, log, "not fenced", f"is {by}, {missing}", "", self._within(found, access),
-                access, found.site,
-            )  # fmt: skip
+            reports.not_fenced(access, found)
 
     def _fenced(self, thread: np.ndarray, time: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Return which threads have called ``fence_shared`` after these writes, and before what is
@@ -262,37 +163,6 @@ class PanelAccesses:
             fences = self._clocks.fences_of(one)
             found[its] = fences[np.searchsorted(fences, time[its], "right")] <= known[its]
         return found
-
-    @staticmethod
-    def _within(found: LoggedAccess, access: PanelAccess) -> int:
-        return max(found.address, access.first)
-
-    def _report_thread(
-        self,
-        reports: Reports,
-        log: AccessLog,
-        access: PanelAccess,
-        found: LoggedAccess,
-        times_before: bool,
-    ) -> None:
-        """Report an access of a thread while the engine or tensor cores access the same byte."""
-        who, other = self._who(reports, found), self._who(reports, access)
-        address = self._within(found, access)
-        add = partial(self._add, reports, log)
-        if times_before and access.writes:
-            what = f"{who} {_DOES[found.kind]} {{}} and {other}'s {COPY_OVERWRITES}, {NO_BARRIER}"
-            add("shared race", what, "", address, access, found.site)
-        elif times_before:
-            what = f"{who} {_DOES[found.kind]} {{}} and tensor cores read it, {NO_BARRIER}"
-            add("shared race", what, "", address, access, found.site)
-        elif access.writes:
-            what = f"is {_DONE[found.kind]} while {other}'s copy to it is in flight"
-            missing = f"{who} {NOT_WAITED_FOR} {access.ends_with}"
-            add("copy in flight", what, missing, address, found, access.site)
-        else:
-            what = f"is {_DONE[found.kind]} while tensor cores may read it"
-            missing = f"{who} does not know that {access.ends_with} has ended"
-            add("shared race", what, missing, address, found, access.site)
 
     # What nobody has written.
 
@@ -308,7 +178,7 @@ class PanelAccesses:
                 some = np.flatnonzero(its.size > byte)
                 np.minimum.at(self._written[block], its.address[some] + byte, times[some])
 
-    def _uninitialised(self, reports: Reports, log: AccessLog, access: PanelAccess) -> None:
+    def _uninitialised(self, reports: PanelReports, access: PanelAccess) -> None:
         """Report a read of tensor cores of what nobody has written."""
         known = self._written.get(access.block, np.empty(0, np.int64))
         times = np.full(access.end - access.first, NEVER)
@@ -316,9 +186,7 @@ class PanelAccesses:
         times[: len(there)] = there
         late = np.flatnonzero(times > access.time)
         if len(late):
-            what = f"is read {BY_TENSOR_CORES} before anything in this block wrote to it"
-            address = access.first + int(late[0])
-            self._add(reports, log, "uninitialised", what, "", address, access, None)
+            reports.uninitialised(access, access.first + int(late[0]))
 
     def copied(self, reads: Accesses) -> np.ndarray:
         """Return which of these reads are of what the engine has been told to copy before."""
