@@ -19,7 +19,8 @@ from convlab.simulation.rules.coordinates import Coordinates
 from convlab.simulation.rules.orders import USUAL, Order
 from convlab.simulation.rules.shuffles import Shuffles
 from convlab.simulation.threads.block_memory import SharedContents
-from convlab.simulation.threads.meetings import Complain, Meetings
+from convlab.simulation.threads.meeting_checks import Complain
+from convlab.simulation.threads.meetings import Meetings
 from convlab.simulation.threads.waiting import Thread, ThreadRunner, yields
 
 ENDED = object()  # returned by a greenlet that has no threads left

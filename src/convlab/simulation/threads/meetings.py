@@ -10,63 +10,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import NamedTuple, Protocol, cast
+from typing import cast
 
 from convlab.device.products import WARP
 from convlab.simulation.recording.sites import in_two_arms
-from convlab.simulation.rules.finding_words import (
-    OTHER_ITERATION,
-    RETURNED_IN,
-    WHOLE_WARP,
-    WHOLE_WARPGROUP,
-)
 from convlab.simulation.rules.shuffles import Shuffles
+from convlab.simulation.threads.meeting_checks import Complain, Meeting, MeetingChecks
 from convlab.simulation.threads.waiting import (
     AWAITING,
     GRID_BARRIER,
-    MMA,
     NUMBERED_BARRIER,
-    OF_A_WARPGROUP,
     YIELD,
     Awaited,
-    CallPath,
     Thread,
     WaitingCall,
 )
-from convlab.simulation.threads.warp_calls import CALLS, Lanes, bits, lane_names
-from convlab.support.code_places import file_said
-
-
-class Complain(Protocol):
-    """Notes a finding of the thread of the block with that number."""
-
-    def __call__(
-        self,
-        kind: str,
-        what: str,
-        site: int,
-        thread: int,
-        other: int | None = None,
-        *,
-        callers: Sequence[int] = (),
-        iterations: Sequence[int] = (),
-        other_line: int | None = None,
-        other_file: str | None = None,
-    ) -> None: ...
-
-
-class Meeting(NamedTuple):
-    """A call of some lanes: the ``mask`` that they name, those ``present`` and those ``living``."""
-
-    threads: list[Thread]
-    mask: int | None
-    present: int
-    living: int
-
-    @property
-    def call(self) -> WaitingCall:
-        """The call of the first of its threads."""
-        return self.threads[0].waits_at()
+from convlab.simulation.threads.warp_calls import CALLS, Lanes, bits
 
 
 class Meetings:
@@ -88,10 +47,11 @@ class Meetings:
         complain: Complain | None,
         shuffles: Shuffles | None,
     ) -> None:
-        self._size, self._file = size, file
+        self._size = size
         self._waits_in_calls, self._parted = waits_in_calls, parted
         self._on_barrier, self._on_warp_barrier = on_barrier, on_warp_barrier
-        self._complain, self._shuffles = complain, shuffles
+        self._checks = None if complain is None else MeetingChecks(size, file, complain)
+        self._shuffles = shuffles
         self.at_grid_barrier = False  # whether all threads of the block wait there
         self.released = False  # from the barrier of the grid
         self.returned: dict[int, int] = {}  # the line of the ``return`` that ended a thread
@@ -162,7 +122,7 @@ class Meetings:
         """Return whether all threads wait at one plain barrier: the usual case, made quick."""
         first = waiting[0].worker.gr_frame
         code, offset = first.f_code, first.f_lasti
-        checked, loops = self._complain is not None, waiting[0].worker.loops
+        checked, loops = self._checks is not None, waiting[0].worker.loops
         path = waiting[0].call_path() if checked and self._waits_in_calls else None
         for thread in waiting:
             if type(thread.call) is WaitingCall:
@@ -208,8 +168,8 @@ class Meetings:
         if self.at_grid_barrier and not self.released:
             return []
         self.at_grid_barrier = self.released = False
-        if self._complain is not None:
-            self._check_barrier(self._complain, threads)
+        if self._checks is not None:
+            self._checks.barrier(threads, self.returned)
         values = [bool(call.value) for call in calls]
         results = {"count": sum(values), "and": all(values), "or": any(values)}
         result = int(results.get(kind.removeprefix("syncthreads_"), 0))
@@ -218,37 +178,12 @@ class Meetings:
         self._on_barrier(len(threads), site)
         return threads
 
-    def _check_barrier(self, complain: Complain, threads: list[Thread]) -> None:
-        """Complain of threads that wait elsewhere, or that have ended."""
-        kind, path = "barrier divergence", threads[0].call_path()
-        other = next((t for t in threads if t.call_path() != path), None)
-        if other is not None:
-            what, site, its_site = _apart(path, other.call_path())
-            complain(kind, what, site, other.number, its_site)
-        elif ended := self._size - len(threads):
-            what = f"{ended} of {self._size} threads ended before this barrier"
-            first = min({*range(self._size)} - {thread.number for thread in threads})
-            site = threads[0].waits_at().site
-            line = self.returned.get(first)
-            if line is not None:
-                what += f"{RETURNED_IN}line {line} of {file_said(self._file)}"
-            complain(
-                kind,
-                what,
-                site,
-                first,
-                callers=path.sites,
-                iterations=path.loops,
-                other_line=line,
-                other_file=None if line is None else self._file,
-            )
-
     def _carry_out(self, meeting: Meeting) -> list[Thread]:
         """Carry out the call of a warp's lanes, or of a warpgroup's threads, with those present."""
         threads, call = meeting.threads, meeting.call
         present = {thread.number % call.together: thread for thread in threads}
-        if self._complain is not None:
-            self._check_call(self._complain, meeting)
+        if self._checks is not None:
+            self._checks.call(meeting)
         if call.kind == "syncwarp":
             numbers = [thread.number for thread in threads]
             self._on_warp_barrier(numbers, meeting.present == meeting.living)
@@ -259,34 +194,6 @@ class Meetings:
         for lane, thread in present.items():
             thread.result = (results[lane],)
         return threads
-
-    def _check_call(self, complain: Complain, meeting: Meeting) -> None:
-        """Complain of lanes that a mask names and that never come, and of those that come unnamed.
-
-        Lanes that have ended are excused from ``syncwarp``, as by CUDA; not from calls that read
-        their numbers. A tensor core also needs those that a small block does not have.
-        """
-        threads, mask, present, living = meeting
-        if mask is None:
-            return
-        first, kind, site = threads[0].number, meeting.call.kind, meeting.call.site
-        there = (1 << min(self._size - first // WARP * WARP, WARP)) - 1
-        if kind == "syncwarp":
-            there = living
-        elif kind == MMA or kind in OF_A_WARPGROUP:
-            there = mask
-        if absent := mask & there & ~present:
-            what = f"{kind} names {lane_names(absent)} in its mask, which never come to it"
-            if kind == MMA:
-                what = f"{MMA} {WHOLE_WARP} but {lane_names(absent)} never come to it"
-            if kind in OF_A_WARPGROUP:
-                who = lane_names(absent).replace("lane", "thread")
-                what = f"{kind} {WHOLE_WARPGROUP} but its {who} never come to it"
-            complain("inactive lane", what, site, first)
-        if strangers := present & ~mask:
-            what = f"{kind} is called by {lane_names(strangers)}, which its mask does not name"
-            outside = next(t.number for t in threads if strangers >> t.number % WARP & 1)
-            complain("inactive lane", what, site, outside)
 
     def _shuffle(self, present: dict[int, Thread]) -> Lanes:
         """Return the number that each lane reads by a shuffle, to which it brings its own number
@@ -340,18 +247,3 @@ def _met_in_two_arms(incomplete: list[Meeting]) -> Meeting | None:
         ):
             return Meeting(one.threads + other.threads, one.mask, present, one.living)
     return None
-
-
-def _apart(one: CallPath, other: CallPath) -> tuple[str, int, int]:
-    """Say in which way two threads wait at different barriers; return a site of each too."""
-    if one.sites == other.sites:
-        loops = zip(one.loops, other.loops, strict=True)
-        first, second = next(two for two in loops if len({*two}) > 1)
-        what = f"this barrier in iterations {first} and {second} {OTHER_ITERATION}"
-        return f"threads of one block wait at {what}", one.sites[0], one.sites[0]
-    if one.sites[0] != other.sites[0]:
-        what = "threads of one block wait at two different barriers"
-        return what, one.sites[0], other.sites[0]
-    callers = zip(one.sites[::-1], other.sites[::-1], strict=False)
-    mine, its = next(two for two in callers if len({*two}) > 1)
-    return "threads of one block wait at one barrier in two calls of its function", mine, its
