@@ -30,7 +30,6 @@ from convlab.simulation.rules.finding_words import (
     NO_BARRIER,
     NO_ORDER,
     NOT_FILLED,
-    RETURNED_IN,
     SAME_WARP,
 )
 from convlab.simulation.rules.findings import (
@@ -41,6 +40,7 @@ from convlab.simulation.rules.findings import (
     error_of,
     reaches_past_end,
 )
+from convlab.simulation.rules.parted_threads import FindingKey, PartedThreads, words_and_cause
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
 from convlab.simulation.rules.remedies import names_barrier
 
@@ -82,11 +82,8 @@ class Reports:
         self.syncs_grid = False  # whether the kernel waits for the whole grid
         self._kernel, self._strict, self._clock = kernel, strict, clock
         self._grid, self._block_shape = grid, block_shape
-        self._found: dict[tuple[object, ...], Finding] = {}
-        # Barriers at which threads do not meet: the first finding by the cause that parts the
-        # threads, and the lines of later barriers.
-        self._causes: dict[str, tuple[object, ...]] = {}
-        self._later: dict[tuple[object, ...], list[int]] = {}
+        self._found: dict[FindingKey, Finding] = {}
+        self._parted = PartedThreads()
         self._sentences: RaceSentences | None = None
         # The lines and arrays of races between threads of a block, and of those between blocks that
         # nothing orders.
@@ -129,13 +126,12 @@ class Reports:
                 self._found[key] = replace(known, count=known.count + 1)
                 return
         if kind == "barrier divergence":
-            what, cause = self._what_parts(what, site, other, callers or [site], iterations)
-            first = self._causes.setdefault(cause, key) if cause else key
+            what, cause = words_and_cause(
+                self.sites, what, site, other, callers or [site], iterations
+            )
+            first = self._parted.first(key, cause, line)
             if first != key:  # what parts the threads here has parted them at another barrier
                 self._found[first] = replace(self._found[first], count=self._found[first].count + 1)
-                lines = self._later.setdefault(first, [])
-                if line not in lines:
-                    lines.append(line)
                 return
         if kind == "endless loop" and (counter := self.counter_at(site)):
             what += f": {counter}"
@@ -158,25 +154,6 @@ class Reports:
             shape=shape,
             count=1 if known is None else known.count + 1,
         )
-
-    def _what_parts(
-        self,
-        what: str,
-        site: int,
-        other: int | None,
-        callers: Sequence[int],
-        iterations: Sequence[int],
-    ) -> tuple[str, str]:
-        """Return the words about threads that do not meet at a barrier, with the branch, loop or
-        return that parts them, and that cause alone."""
-        if RETURNED_IN in what:
-            return what, what.partition(RETURNED_IN)[2]
-        if other is None:
-            how, cause = "inside", self.sites.branch_around(callers, iterations)
-        else:
-            how = "inside" if other == site else "parted by"
-            cause = self.sites.branch_between(site, other)
-        return (f"{what}, {how} {cause}", cause) if cause else (what, "")
 
     def of_array(
         self,
@@ -294,14 +271,9 @@ class Reports:
         """Raise ``SimulationError`` if there are findings; ``ended`` if they ended the launch."""
         if not self._found:
             return
-        for key, lines in self._later.items():
-            these = f"barrier in line {lines[0]}"
-            if len(lines) > 1:
-                *early, last = map(str, sorted(lines))
-                these = f"barriers in lines {', '.join(early)} and {last}"
-            what = f"{self._found[key].what}, as at the {these}"
-            self._found[key] = replace(self._found[key], what=what)
-        self._later = {}
+        for key, later in self._parted.take_later():
+            one = self._found[key]
+            self._found[key] = replace(one, what=f"{one.what}, {later}")
         every = map(self._with_other_blocks, self._found.values())
         found = tuple(sorted(every, key=lambda f: (f.line, f.kind)))
         if self.seed is not None:
