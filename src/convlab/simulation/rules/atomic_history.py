@@ -16,7 +16,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from convlab.simulation.recording.access_log import GLOBAL, SIZE_SHIFT, WARP, LaunchClock
-from convlab.simulation.recording.instructions import ignores_result, instruction
+from convlab.simulation.recording.instructions import ignores_result
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.atomic_records import (
     AtomicRead,
@@ -33,7 +33,8 @@ from convlab.simulation.rules.finding_words import (
 from convlab.simulation.rules.locks import FailedSwap, LockAttempts
 from convlab.simulation.rules.messages import Messages
 from convlab.simulation.rules.polls import EarlyReads, Polls
-from convlab.simulation.rules.retries import Retry, Update, update_of
+from convlab.simulation.rules.retries import Retry
+from convlab.simulation.rules.running_updates import RunningUpdates
 
 
 class LostUpdate(NamedTuple):
@@ -65,8 +66,8 @@ class AtomicHistory:
         random: Random | None = None,
     ) -> None:
         self._random = random
-        self._clock, self._sites, self._slow = clock, sites, slow
-        self._updates: dict[tuple[int, int], Update] = {}  # by id of the code, offset
+        self._clock, self._slow = clock, slow
+        self._update = RunningUpdates(sites).at
 
         self._polls, self._early_reads, self._locks = Polls(patience), EarlyReads(), LockAttempts()
         self.values, self.polled = self._polls.values, self._polls.in_vain
@@ -259,28 +260,6 @@ class AtomicHistory:
     def fence(self) -> None:
         """Note that the thread that runs has called a fence."""
         self.messages.fence(self._clock.number)
-
-    def _update(self, frame: FrameType | None) -> Update:
-        """Return the facts that the text of this frame and of its callers tells of its atomic."""
-        found = Update()
-        while frame is not None:
-            code, offset = frame.f_code, frame.f_lasti
-            if self._sites.knows(code):
-                where = id(code), offset
-                if (update := self._updates.get(where)) is None:
-                    one = instruction(code, offset)
-                    update = self._updates[where] = update_of(code, one, code.co_filename)
-                found = Update(
-                    retry=update.retry,
-                    computed=found.computed or update.computed,
-                    follows=found.follows or update.follows,
-                    walks=found.walks or update.walks,
-                    name=found.name or update.name,
-                )
-                if update.retry != Retry.RETURNED:
-                    return found
-            frame = frame.f_back
-        return found._replace(retry=Retry.NEVER)
 
     def end_block(self) -> None:
         """Look at the locks in the shared memory of the block that ends."""

@@ -43,6 +43,7 @@ from convlab.simulation.threads.product_operands import (
     KINDS,
     InFlight,
     Operands,
+    ReadRegisters,
     Registers,
     Sums,
     check_sums,
@@ -86,8 +87,7 @@ class PanelProducts:
         # The products in flight, by the thread's number, then by the id of their array and the
         # first of their sums.
         self._in_flight: dict[int, dict[tuple[int, int], InFlight]] = {}
-        # The registers that products read, by the thread's number, each with the product's number.
-        self._registers: dict[int, list[tuple[int, Registers]]] = {}
+        self._registers = ReadRegisters()
         self.intrinsics: dict[object, Callable[..., object]] = {
             device.panel_start: panels.start,
             device.start_product_f16: partial(self._start, START_F16),
@@ -105,7 +105,7 @@ class PanelProducts:
         for thread in range(first, first + self._clock.block_size):
             self._started.pop(thread, None)
             self._in_flight.pop(thread, None)
-            self._registers.pop(thread, None)
+            self._registers.forget(thread)
 
     # The intrinsics that a kernel calls.
 
@@ -148,7 +148,8 @@ class PanelProducts:
         """``start_product_f16_registers`` and its like: the same with A from registers."""
         site = site_of(1)
         check_terms(name, KINDS[name], TERMS)
-        left = self._left(name, A, words_of(KINDS[name], TERMS), site)
+        count = words_of(KINDS[name], TERMS)
+        left = self._registers.of_left(self._clock.number, name, A, count, site)
         self._start_with(
             name,
             site,
@@ -218,20 +219,7 @@ class PanelProducts:
         product = mine[id(D), first] = InFlight(D, first, result, started)
         D.cells[product.cells] = [None] * (N // 2)
         if left is not None:
-            left.take()
-            self._registers.setdefault(number, []).append((started, left))
-
-    def _left(self, name: str, A: LocalArray, count: int, site: int) -> Registers:
-        """Return a thread's part of A, of so many words. Products in flight may read the same."""
-        if not isinstance(A, LocalArray) or A.ndim != 1 or A.size < count or A.dtype != np.uint32:
-            raise TypeError(f"{name}: A must be a local array of {count} uint32")
-        for _, other in self._registers.get(self._clock.number, ()):
-            if other.A is A and len(other.words) == count:
-                return other
-        cells = A.cells[:count]
-        if None in cells:
-            cells = [A.part(n, site) for n in range(count)]
-        return Registers(A, tuple(int(cell) for cell in cells))
+            self._registers.take(number, started, left)
 
     def wait(self, D: LocalArray, SUMS: int, in_flight: int) -> None:
         """``wait_products``: wait until at most so many products are in flight."""
@@ -248,16 +236,7 @@ class PanelProducts:
                 product.check_untouched("wait_products")
                 del mine[id(D), product.first]
                 D.cells[product.cells] = product.sums.of_thread(thread)
-        self._end_reads(number, ended)
-
-    def _end_reads(self, number: int, ended: int) -> None:
-        """Give back the registers that no product in flight reads; so many products have ended."""
-        reads = self._registers.get(number, [])
-        self._registers[number] = still = [one for one in reads if one[0] > ended]
-        read = {id(matrix.A): matrix for product, matrix in reads if product <= ended}
-        for registers_of_A in read.values():
-            if all(other.A is not registers_of_A.A for _, other in still):
-                registers_of_A.give_back()
+        self._registers.end(number, ended)
 
     # What tensor cores do.
 

@@ -68,6 +68,44 @@ class Registers(NamedTuple):
         self.A.cells[: len(self.words)] = list(self.words)
 
 
+class ReadRegisters:
+    """The registers that products in flight read, of the threads of a launch by their numbers."""
+
+    def __init__(self) -> None:
+        # Each with the number of the product that reads it.
+        self._of_thread: dict[int, list[tuple[int, Registers]]] = {}
+
+    def of_left(self, thread: int, name: str, A: LocalArray, count: int, site: int) -> Registers:
+        """Return a thread's part of A, of so many words. Products in flight may read the same."""
+        if not isinstance(A, LocalArray) or A.ndim != 1 or A.size < count or A.dtype != np.uint32:
+            raise TypeError(f"{name}: A must be a local array of {count} uint32")
+        for _, other in self._of_thread.get(thread, ()):
+            if other.A is A and len(other.words) == count:
+                return other
+        cells = A.cells[:count]
+        if None in cells:
+            cells = [A.part(n, site) for n in range(count)]
+        return Registers(A, tuple(int(cell) for cell in cells))
+
+    def take(self, thread: int, product: int, left: Registers) -> None:
+        """Note that a product reads these registers, and leave them without numbers."""
+        left.take()
+        self._of_thread.setdefault(thread, []).append((product, left))
+
+    def end(self, thread: int, ended: int) -> None:
+        """Give back the registers that no product in flight reads; so many products have ended."""
+        reads = self._of_thread.get(thread, [])
+        self._of_thread[thread] = still = [one for one in reads if one[0] > ended]
+        read = {id(matrix.A): matrix for product, matrix in reads if product <= ended}
+        for registers_of_A in read.values():
+            if all(other.A is not registers_of_A.A for _, other in still):
+                registers_of_A.give_back()
+
+    def forget(self, thread: int) -> None:
+        """Forget those of a thread whose block has ended."""
+        self._of_thread.pop(thread, None)
+
+
 class InFlight(NamedTuple):
     """A thread's product in flight: its sums, from ``D[first]`` on, and its number."""
 
