@@ -166,9 +166,12 @@ def install(folder: str) -> None:
     subprocess.run(command, check=True)
 
 
-def row(what: str, outcomes: list[str]) -> None:
+def row(what: str, outcomes: list[str], seconds: float | None = None) -> None:
     counts = Counter(one if one in ("passed", "skipped") else "failed" for one in outcomes)
-    print(f"{what:44}", *(f"{counts[one]:5} {one}" for one in ("passed", "failed", "skipped")))
+    took = () if seconds is None else (f"in {seconds:.0f} s",)
+    print(
+        f"{what:44}", *(f"{counts[one]:5} {one}" for one in ("passed", "failed", "skipped")), *took
+    )
 
 
 def show(title: str, outcomes: dict[str, str]) -> None:
@@ -182,12 +185,16 @@ def main(modules: list[str]) -> int:
     strict one and yet does not pass."""
     with tempfile.TemporaryDirectory() as folder:
         install(folder)
-        runs = [run(one, modules, folder) for one in RUNS]
+        runs, seconds = [], []
+        for which in RUNS:
+            begin = perf_counter()
+            runs.append(run(which, modules, folder))
+            seconds.append(perf_counter() - begin)
     (there, *_), (here, *_), (all_here, launching, *_) = runs
     skipped = [test for test in launching if there.get(test, "skipped") == "skipped"]
     executed = [test for test in there if there[test] != "skipped"]
-    row("Numba's simulator", list(there.values()))
-    row("strict: of those", [here[test] for test in executed])
+    row("Numba's simulator", list(there.values()), seconds[0])
+    row("strict: of those", [here[test] for test in executed], seconds[1])
     row("strict: of those that skip, what launches", [all_here[test] for test in skipped])
     lost = {test: here[test] for test in there if there[test] == "passed" != here[test]}
     show("pass on Numba's simulator only:", lost)
@@ -216,8 +223,8 @@ def engines(modules: list[str]) -> int:
             results[which] = run(which, modules, folder)
             seconds = perf_counter() - begin
             outcomes, _, (launched, compiled), why_not = results[which]
-            row(which, [*outcomes.values()])
-            print(f"    {launched} launches, {compiled} compiled to their end, {seconds:.0f} s")
+            row(which, [*outcomes.values()], seconds)
+            print(f"    {launched} launches, {compiled} compiled to their end")
     for why, count in Counter(one.partition("not compiled: ")[2] for one in why_not).most_common():
         print(f"{count:5} not compiled: {why}")
     one, other = (outcomes for outcomes, *_ in results.values())
