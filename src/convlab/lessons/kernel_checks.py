@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,20 +13,22 @@ import numpy as np
 from convlab.checking.common_causes import said, shared
 from convlab.checking.loading import is_kernel
 from convlab.checking.loop_limits import ITERATIONS
-from convlab.ladder.stage import blocks_for
 from convlab.lessons import feedback
 from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.exchanged import advice_on, exchanged_in
 from convlab.lessons.explanations import ENDS, Seen, lines_of, of_findings, with_calls
 from convlab.lessons.feedback import (
     ANSWER,
-    MEMORY,
     ONE_ELEMENT,
     ONE_THREAD,
-    SEVERAL_WRITERS,
     Feedback,
-    Hint,
     Mistake,
+)
+from convlab.lessons.kernel_counts import (
+    as_one_writer,
+    as_several_writers,
+    counts_of_memory,
+    hint_on_busiest,
 )
 from convlab.lessons.kernel_text import branched_stores, float_constant, slip
 from convlab.lessons.launches_tried import On, Tried, properties, threads_along
@@ -35,11 +36,8 @@ from convlab.lessons.limits import graded, running
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import ready
 from convlab.lessons.traffic_hints import (
-    CodeLine,
     busiest_element,
     busiest_thread,
-    most_of,
-    share_of_one_thread,
     stores_of_each,
     writers_of_an_element,
 )
@@ -49,16 +47,13 @@ from convlab.running.engines.simulator import Simulator
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.finding_words import NO_VALUE
 from convlab.simulation.rules.findings import Finding, NotSimulated, SimulationError
-from convlab.simulation.rules.memory_traffic import SECTOR_BYTES, WARP
 from convlab.support.values import counted
 from convlab.tracing import LaunchTrace, trace
 from convlab.tracing.traffic_recorder import TrafficRecorder
 
 FEW = 8  # shown numbers around a wrong one
-UNITS = {"requests": "requests to global memory", "sectors": "sectors of global memory"}
 FEWEST = "fewest"  # that any kernel could need: a right one may need a few more
 MANY_STORES = 3  # of one element: a kernel may store a sum before it is complete
-MOST_WORK = 0.5  # of a block's accesses, which one thread should not make
 
 
 @graded
@@ -90,10 +85,10 @@ def check_kernel(
         known = all(one.ended for one in found) and ANSWER not in mistakes
         return feedback.with_mistakes(mistakes.values(), answers if known else ())
     traces = [one.trace for one in found]
-    rows, hints = _memory(kernel, traces, fewest_sectors, each_once, at_most)
+    rows, hints = counts_of_memory(kernel, traces, fewest_sectors, each_once, at_most)
     if each_once and (times := max(map(_stores(kernel), found), default=0)) > MANY_STORES:
         alone = max(writers_of_an_element(one, _output(kernel)) for one in traces) == 1
-        stored_often = _as_one_writer if alone else _as_writers
+        stored_often = as_one_writer if alone else as_several_writers
         rows, hints = stored_often(rows, hints, _output(kernel), times)
     if busiest is not None:
         for kind, unit, counts in (
@@ -103,7 +98,7 @@ def check_kernel(
             count, place = max(counts, key=lambda pair: pair[0], default=(0, None))
             if count and place is not None:
                 rows.append(feedback.row_of(unit, count, busiest, at_most, kind))
-                hints[kind] = _hint(kernel, kind, place)
+                hints[kind] = hint_on_busiest(kernel, kind, place)
     is_counted = each_once or fewest_sectors
     notes = _notes(kernel, found, each_once, is_counted) if found else ()
     return feedback.checked_by_counts(answers, rows, hints, notes, FEWEST)
@@ -175,73 +170,6 @@ def with_exchanges(
         key: changed if key == main else replace(one, advice=follows)
         for key, one in mistakes.items()
     }
-
-
-def _memory(
-    kernel: Any, traces: Sequence[LaunchTrace], fewest_sectors: bool, each_once: bool,
-    at_most: float,
-) -> tuple[list[feedback.Row], dict[str, Hint]]:  # fmt: skip
-    """Return the counts of global memory that are asked for, and the hint for them."""
-    arrays = [array for launch in traces for array in launch.arrays if array.space == "global"]
-    sizes = [(math.prod(array.shape), array.itemsize) for array in arrays]
-    targets: dict[str, tuple[str, int]] = {}  # by what is counted: its name, and the fewest
-    if fewest_sectors:
-        # Not the fewest for the requests that there are: those of one lane need a sector each.
-        fewest = sum(blocks_for(elements * item, SECTOR_BYTES) for elements, item in sizes)
-        targets["sectors"] = UNITS["sectors"], fewest
-    if each_once:
-        targets["lanes"] = "elements read and written", sum(elements for elements, _ in sizes)
-        by_warps = sum(blocks_for(elements, WARP) for elements, _ in sizes)
-        targets["requests"] = UNITS["requests"], by_warps
-    rows, hints = [], dict[str, Hint]()
-    for unit, (name, fewest) in targets.items():
-        yours = sum(launch.total(unit, launch.of(space="global")) for launch in traces)
-        rows.append(feedback.row_of(name, yours, fewest, at_most))
-        if not rows[-1].ok and MEMORY not in hints:
-            hints[MEMORY] = _of_memory(kernel, traces, unit)
-    return rows, hints
-
-
-def _as_writers(
-    rows: list[feedback.Row], hints: dict[str, Hint], output: str, times: float
-) -> tuple[list[feedback.Row], dict[str, Hint]]:
-    """Return the rows and hints of memory as those of a kernel whose threads all write the same
-    elements, which is the reason why the counts are too high."""
-    told = f"""Each element of {output} is stored {times:.0f} times, because several threads write
-        it. No rule says which thread writes last, so let each element be written by one thread."""
-    lines = hints[MEMORY].lines if MEMORY in hints else ()
-    return [
-        replace(row, kind=SEVERAL_WRITERS) if row.kind == MEMORY and not row.ok else row
-        for row in rows
-    ], {**hints, SEVERAL_WRITERS: Hint(joined(told), lines)}
-
-
-def _as_one_writer(
-    rows: list[feedback.Row], hints: dict[str, Hint], output: str, times: float
-) -> tuple[list[feedback.Row], dict[str, Hint]]:
-    """Return the rows, and hints that say that one thread stores an element again and again."""
-    told = f"""Each element of {output} is stored {times:.0f} times by its thread, and only the last
-        store counts: store the result once, when it is complete."""
-    lines = hints[MEMORY].lines if MEMORY in hints else ()
-    return rows, {**hints, MEMORY: Hint(joined(told), lines)}
-
-
-def _of_memory(kernel: Any, traces: Sequence[LaunchTrace], unit: str) -> Hint:
-    hint = most_of(kernel, traces, unit)
-    if any(share_of_one_thread(one) > MOST_WORK for one in traces):
-        return hint._replace(advice="One thread of a block makes most of its accesses.")
-    return hint
-
-
-def _hint(kernel: Any, kind: str, place: CodeLine) -> Hint:
-    """Return the hint for one thread, or one element, that has too much to do."""
-    lines = lines_of(place, kernel=kernel)
-    if kind == ONE_ELEMENT:
-        return Hint("Atomics on one element take place one after the other.", lines)
-    advice = "While one thread does this, the others wait: let them share it."
-    if lines and "sum(" in lines[0].code:
-        advice = f"In a kernel, sum() is a loop that one thread runs. {advice}"
-    return Hint(advice, lines)
 
 
 def _notes(

@@ -30,7 +30,8 @@ from convlab.lessons.compiling import cause_of_error, compile_mistake, types_of
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, PICTURE_SECONDS, ROWS, numbered, ready_for
 from convlab.lessons.explanations import lines_of
 from convlab.lessons.feedback import ANSWER, MEMORY, Feedback, Hint, Mistake, Row
-from convlab.lessons.kernel_checks import UNITS, tried, with_exchanges
+from convlab.lessons.kernel_checks import tried, with_exchanges
+from convlab.lessons.kernel_counts import UNITS
 from convlab.lessons.kernel_text import branched_stores
 from convlab.lessons.launches_tried import On, Tried
 from convlab.lessons.limits import broken, graded, running
