@@ -196,7 +196,9 @@ def test_a_layer_by_itself_and_one_in_a_wrapper_are_prepared_too(compiled):
     layer(torch.randn(1, 3, 2, 2))
     assert [named(problem)[-1] for problem, _ in compiled] == ["", "weight"]
     compiled.clear()
-    model = nn.DataParallel(nn.Sequential(layer, nn.Flatten(2), nn.Conv1d(2, 4, 1)))
+    one_gpu = [0] if torch.cuda.is_available() else None  # to which DataParallel moves the model
+    model = nn.Sequential(layer, nn.Flatten(2), nn.Conv1d(2, 4, 1))
+    model = nn.DataParallel(model, device_ids=one_gpu)
     convlab.torch.replace(model, "m01")
     model(torch.randn(1, 3, 3, 2))
     assert [named(problem) for problem, _ in compiled][2:] == [
