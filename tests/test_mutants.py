@@ -17,6 +17,7 @@ from stage_mutants.mutant import Mutant
 from strategies import Tensors, tensors
 
 from convlab import ConvProblem, Stage, Tile
+from convlab.checking import loop_limits
 from convlab.ladder import stage_named
 
 pytestmark = pytest.mark.same_in_cudasim
@@ -202,8 +203,27 @@ def test_results_of_machine_code_are_kept_as_they_come(tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "ProcessPoolExecutor", lambda jobs: ThreadPoolExecutor(1))
     made = {one: engines.Judged(results.REJECTED, Counter(found=2), 1.5) for one in mutants}
     monkeypatch.setattr(engines, "judged", made.__getitem__)
-    assert engines.known_results(file) == {}
+    begun = engines.known_results(file)
+    assert begun.results == {}
     for number, (one, now) in enumerate(engines.judged_by_processes(mutants, 1, file), 1):
         assert now == made[one]
-        assert len(engines.known_results(file)) == number
-    assert engines.known_results(file) == {one.key: made[one] for one in mutants}
+        assert len(engines.known_results(file).results) == number
+    assert engines.known_results(file) == (
+        begun.environment,
+        {one.key: made[one] for one in mutants},
+    )
+
+
+SEEMS_ENDLESS = "the other engine must check a loop that does not end"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, engines.MORE_STEPS], ids=["as Python", "as machine code"])
+def test_a_right_stage_is_not_rejected_as_machine_code_for_many_iterations(monkeypatch, times):
+    """The check's limit grows with the stage's own loops."""
+    monkeypatch.setattr(loop_limits, "ITERATIONS", 2_000)
+    monkeypatch.setattr(engines, "MORE_STEPS", times)
+    same = Mutant(module=M03, old='"""m', new='"""m', line=1, column=0)
+    now = engines.judged(same)
+    assert now.result == results.SURVIVED
+    assert set(now.ends) == {"compiled"} | ({SEEMS_ENDLESS} if times == 1 else set())

@@ -52,9 +52,9 @@ class Loops:
         self._more, self._added = more, added
         self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
 
-    def afresh(self) -> Loops:
+    def afresh(self, finds: bool = False) -> Loops:
         """Return a count of its own of the iterations that are left here now."""
-        return Loops(self.left, more=self._more, added=self._added)
+        return Loops(self.left, finds, more=self._more, added=self._added)
 
     def range(self, *bounds: int) -> Loop | Iterator[int]:
         """The ``range`` of a kernel whose loops are counted: an iterator where a ``for`` runs
