@@ -1,13 +1,13 @@
-"""Hold the compiled engine to mutants: is each that ``convlab check`` rejects rejected there too?
+"""Hold the compiled engine to mutants: does it reject those that ``convlab check`` rejects, and no
+others?
 
     PYTHONPATH=src:tests python -m stage_mutants.engines --sample 300 --seed 0
     PYTHONPATH=src:tests python -m stage_mutants.engines --jobs 32 --results engines.jsonl
-    PYTHONPATH=src:tests python -m stage_mutants.engines --results engines.jsonl --json SUMMARY
 
 The second one tries all stored mutants, writes each result to a file as it comes, and goes on there
-if it was interrupted. ``--json`` writes a summary for the documentation. Each launch that can be
-compiled runs as machine code, and the result is compared with the stored one. Launches that count
-memory traffic stay as they are. The order is random, so what has been tried is a sample of all.
+if it was interrupted. Each launch that can be compiled runs as machine code, and the result is
+compared with the stored one. Launches that count memory traffic stay as they are. The order is
+random, so what has been tried is a sample of all.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from time import process_time
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from convlab.measuring.machine import environment
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.compiled import compiled_run, engine_choice
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.host import programs
 from convlab.simulation.host.programs import simulate
 from convlab.simulation.recording.loops import Loops
-from convlab.support.whole_files import write_whole
 from stage_mutants.generated import Generated
 from stage_mutants.results import REJECTED, result_of, stored_results
 
@@ -104,30 +102,15 @@ def judged(mutant: Generated) -> Judged:
     return Judged(result, Counter(ends), process_time() - begin)
 
 
-class Known(NamedTuple):
-    """What a file of results has: where they were made first, and the results by mutants' keys."""
-
-    environment: dict[str, Any]
-    results: dict[tuple[str | int, ...], Judged]
-
-
-def known_results(file: Path | None) -> Known:
-    """Return what a file has; a new one gets its first line, this environment."""
+def known_results(file: Path | None) -> dict[tuple[str | int, ...], Judged]:
+    """Return the results that a file has, by the mutants' keys."""
     if file is None or not file.exists():
-        here = environment([]) | {
-            "command": " ".join(["python -m stage_mutants.engines", *sys.argv[1:]])
-        }
-        if file is not None:
-            file.write_text(json.dumps({"environment": here}) + "\n", encoding="utf-8")
-        return Known(here, {})
-    first, *rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return Known(
-        first["environment"],
-        {
-            tuple(row["key"]): Judged(row["result"], Counter(row["ends"]), row["seconds"])
-            for row in rows
-        },
-    )
+        return {}
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return {
+        tuple(row["key"]): Judged(row["result"], Counter(row["ends"]), row["seconds"])
+        for row in rows
+    }
 
 
 def judged_by_processes(
@@ -149,48 +132,35 @@ def judged_by_processes(
 
 
 def main() -> int:
-    """Print the results; 1 if one is less than the stored one."""
+    """Print the results; 1 if a wrong mutant is lost or a right one blamed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sample", metavar="N", type=int, help="at most N; without it, all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--results", metavar="FILE", type=Path, help="JSON, a line for a mutant")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="the summary")
     chosen = parser.parse_args()
     stored = stored_results()
     most = len(stored) if chosen.sample is None else min(chosen.sample, len(stored))
     mutants = Random(chosen.seed).sample([*stored], most)
     known = known_results(chosen.results)
-    before = [(one, known.results[one.key]) for one in mutants if one.key in known.results]
-    left = [one for one in mutants if one.key not in known.results]
-    results, of_launches = Counter[tuple[str, str]](), Counter[str]()
-    lost, seconds = 0, 0.0
+    before = [(one, known[one.key]) for one in mutants if one.key in known]
+    left = [one for one in mutants if one.key not in known]
+    results, of_launches = Counter[str](), Counter[str]()
+    differ, seconds = 0, 0.0
     pairs = chain(before, judged_by_processes(left, chosen.jobs, chosen.results))
     for number, (one, now) in enumerate(pairs, 1):
-        results[stored[one], now.result] += 1
+        results[f"{stored[one]}, now {now.result}"] += 1
         of_launches += now.ends
         seconds += now.seconds
-        if stored[one] == REJECTED != now.result:
-            lost += 1
-            print(f"lost: {one.module}, line {one.line}: {one.old} -> {one.new}", flush=True)
+        if (stored[one] == REJECTED) != (now.result == REJECTED):
+            differ += 1
+            what = "lost" if stored[one] == REJECTED else "blamed"
+            print(f"{what}: {one.module}, line {one.line}: {one.old} -> {one.new}", flush=True)
         if number == len(mutants) or (number % 10 == 0 and number > len(before)):
             said = f"{number} of {len(mutants)} mutants, {seconds:.0f} processor seconds"
-            found = {f"{before}, now {result}": n for (before, result), n in results.items()}
-            print(f"{said}: {found}", flush=True)
+            print(f"{said}: {dict(results)}", flush=True)
             print(f"    launches: {dict(of_launches.most_common(8))}", flush=True)
-    if chosen.json is not None:
-        rows = [
-            {"check": before, "machine_code": result, "mutants": n}
-            for (before, result), n in sorted(results.items())
-        ]
-        summary = {
-            "environment": known.environment,
-            "processor_seconds": round(seconds),
-            "launches": dict(of_launches.most_common()),
-            "rows": rows,
-        }
-        write_whole(chosen.json, (json.dumps(summary, indent=1) + "\n").encode())
-    return int(lost > 0)
+    return int(differ > 0)
 
 
 if __name__ == "__main__":
