@@ -51,7 +51,8 @@ def _launch(
     with ExitStack() as patches:
         if (loops := self.loops) is not None:
             # As machine code a loop may run longer. One that seems endless there is run again by
-            # the first engine, within the check's own limit, which grows with the stage's loops.
+            # the first engine, where each launch has the check's limit, which grows with the
+            # stage's own loops.
             patches.enter_context(patch.object(programs, "Loops", partial(_loops_of_check, loops)))
         simulate(
             kernel,
@@ -64,7 +65,8 @@ def _launch(
         )
 
 
-def _loops_of_check(loops: Loops, left: int, finds: bool) -> Loops:
+def _loops_of_check(loops: Loops, _left: int, finds: bool) -> Loops:
+    """Return the iterations that a launch may run on the first engine, instead of ``_left``."""
     return loops.afresh(finds=finds)
 
 

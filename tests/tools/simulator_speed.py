@@ -2,7 +2,8 @@
 
 ``python tests/tools/simulator_speed.py`` runs five kernels of every CUDA course in three sizes
 each, with every check on, and takes the quickest of some runs. ``--long`` runs them in a size that
-takes Numba's simulator up to a minute, so that all take some minutes. There the strict simulator
+takes Numba's simulator up to a minute, so that all take some minutes; ``--longer`` in one of eight
+times the work, so that all take half an hour. There the strict simulator
 has three columns: the first run, with none of the kernel's machine code on disk; the first run of
 another process, which finds it there; and the quickest of some runs that find it in memory, after
 as many runs as it takes until one is compiled. Each says which engine ran. None includes the
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, islice
 from time import process_time
 from typing import Any, NamedTuple
@@ -108,12 +110,13 @@ Make = Callable[[int], tuple[Any, Any, list[Any], Any]]
 
 
 class Case(NamedTuple):
-    """A kernel with sizes of its problem, and one that takes long. ``make`` makes a launch of a
-    size, and ``work`` is what its time grows with."""
+    """A kernel with sizes of its problem, one that takes long, and one with eight times the work of
+    that. ``make`` makes a launch of a size, and ``work`` is what its time grows with."""
 
     kernel: Callable[..., None]
     sizes: tuple[int, ...]
     long: int
+    longer: int
     make: Make
     work: Callable[[int], int] = int
 
@@ -147,11 +150,11 @@ def _reduction(n: int) -> Any:
 
 
 CASES = (
-    Case(histogram, (512, 2048, 8192), 2**15, _histogram),
-    Case(transpose, (16, 32, 64), 224, _transpose, lambda n: n**2),
-    Case(matmul, (16, 32, 64), 72, _matmul, lambda n: n**3),
-    Case(saxpy, (512, 2048, 8192), 2**18, _saxpy),
-    Case(reduction, (512, 2048, 8192), 2**14, _reduction),
+    Case(histogram, (512, 2048, 8192), 2**15, 2**18, _histogram),
+    Case(transpose, (16, 32, 64), 224, 632, _transpose, lambda n: n**2),
+    Case(matmul, (16, 32, 64), 72, 144, _matmul, lambda n: n**3),
+    Case(saxpy, (512, 2048, 8192), 2**18, 2**21, _saxpy),
+    Case(reduction, (512, 2048, 8192), 2**14, 2**17, _reduction),
 )
 
 
@@ -204,11 +207,11 @@ class LongResult(NamedTuple):
         return tuple(self.numbas / run.seconds for run in self.runs)
 
 
-def measured_long(case: Case) -> LongResult:
-    """Time a case in its long size, as :func:`measured` does."""
-    numbas = min(_seconds(_on_numbas, case, case.long, runs=1))
-    first, in_memory = first_and_in_memory(case, case.long)
-    command = [sys.executable, __file__, "--from-disk", case.kernel.__name__]
+def measured_long(case: Case, size: int) -> LongResult:
+    """Time a case in a long size, as :func:`measured` does."""
+    numbas = min(_seconds(_on_numbas, case, size, runs=1))
+    first, in_memory = first_and_in_memory(case, size)
+    command = [sys.executable, __file__, "--from-disk", case.kernel.__name__, str(size)]
     other = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     seconds, engine = other.stdout.split()
     return LongResult(numbas, first, Run(float(seconds), engine), in_memory)
@@ -228,11 +231,11 @@ def first_and_in_memory(case: Case, size: int) -> tuple[Run, Run]:
     return first, min(in_memory)
 
 
-def first_run(name: str) -> Run:
-    """Return a long size's first run in this process."""
+def first_run(name: str, size: int) -> Run:
+    """Return the first run of a size in this process."""
     (case,) = (one for one in CASES if one.kernel.__name__ == name)
     _find_types(case)
-    return next(_strict_runs(case, case.long, runs=1))
+    return next(_strict_runs(case, size, runs=1))
 
 
 def _strict_runs(case: Case, size: int, runs: int) -> Iterator[Run]:
@@ -376,12 +379,15 @@ def _simulate_stage() -> None:
 
 
 def real_sizes() -> int:
-    """Print the table of real sizes, each simulated in a process of its own."""
+    """Print the table of real sizes, each simulated in a process of its own, with nothing on disk
+    that an earlier table has compiled."""
     print(f"{'launches':36} {'seconds':>9}   engine", flush=True)
-    for name in (SHARED_CODE, *REAL, STAGE):
-        code = subprocess.call([sys.executable, __file__, "--real", name])
-        if code:
-            return code
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (SHARED_CODE, *REAL, STAGE):
+            command = [sys.executable, __file__, "--real", name]
+            code = subprocess.call(command, env=os.environ | {VARIABLE: folder})
+            if code:
+                return code
     return 0
 
 
@@ -406,23 +412,24 @@ def main() -> int:
     return int(mean < 20 or any(one.ratio < 1 for one in results))
 
 
-def long_main() -> int:
-    """Print the table of long sizes; 1 if a run is slower than Numba's simulator, or the mean of
-    those with machine code in memory is below 200."""
+def long_main(longer: bool = False) -> int:
+    """Print the table of long sizes, or of the longer ones; 1 if a run is slower than Numba's
+    simulator, or the mean of those with machine code in memory is below 200."""
     words = (f"{word + ' s':>12}   times engine  " for word in ("first", "from disk", "in memory"))
-    print(f"{'kernel':10} {'size':>6} {'Numba s':>9}", *words)
+    print(f"{'kernel':10} {'size':>7} {'Numba s':>9}", *words)
     results: list[LongResult] = []
     for case in CASES:
-        one = measured_long(case)
+        size = case.longer if longer else case.long
+        one = measured_long(case, size)
         columns = (
             f"{run.seconds:12.4f} {ratio:7.0f} {run.engine:8}"
             for run, ratio in zip(one.runs, one.ratios(), strict=True)
         )
-        print(f"{case.kernel.__name__:10} {case.long:6} {one.numbas:9.2f}", *columns, flush=True)
+        print(f"{case.kernel.__name__:10} {size:7} {one.numbas:9.2f}", *columns, flush=True)
         results.append(one)
     ratios = [*zip(*(one.ratios() for one in results), strict=True)]
     means = [statistics.geometric_mean(those) for those in ratios]
-    print(f"{'geometric mean':27}", *(f"{mean:20.0f} {'':8}" for mean in means))
+    print(f"{'geometric mean':28}", *(f"{mean:20.0f} {'':8}" for mean in means))
     print(
         "first: no machine code of the kernel is on disk; from disk: the first run of another "
         "process, which finds it;\n"
@@ -446,10 +453,14 @@ if __name__ == "__main__":
         print(real_size(sys.argv[2]), flush=True)
         sys.exit(0)
     if sys.argv[1:2] == ["--from-disk"]:
-        print(*first_run(sys.argv[2]))
+        print(*first_run(sys.argv[2], int(sys.argv[3])))
         sys.exit(0)
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
-        sys.exit(with_nothing_on_disk(long_main if sys.argv[1:] == ["--long"] else main))
+        tables: dict[str, Callable[[], int]] = {
+            "--long": long_main,
+            "--longer": partial(long_main, longer=True),
+        }
+        sys.exit(with_nothing_on_disk(tables.get("".join(sys.argv[1:]), main)))
     # Numba decided at its import whether it simulates.
     again = [sys.executable, *sys.argv]
     sys.exit(subprocess.call(again, env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}))

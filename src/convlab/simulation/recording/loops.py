@@ -52,9 +52,15 @@ class Loops:
         self._more, self._added = more, added
         self._running: dict[int, list[int]] = {}  # site and iterations, by the list's id
 
-    def afresh(self, finds: bool = False) -> Loops:
-        """Return a count of its own of the iterations that are left here now."""
-        return Loops(self.left, finds, more=self._more, added=self._added)
+    def afresh(self, finds: bool | None = None) -> Loops:
+        """Return a count of its own of the iterations that are left here now. Too many are a
+        finding there if it ``finds``, by default as here."""
+        return Loops(
+            self.left,
+            finds=self.finds if finds is None else finds,
+            more=self._more,
+            added=self._added,
+        )
 
     def range(self, *bounds: int) -> Loop | Iterator[int]:
         """The ``range`` of a kernel whose loops are counted: an iterator where a ``for`` runs
