@@ -10,10 +10,10 @@ M15, T03, T05 and T06. In clocks, with ``busiest = ceil(blocks / sm_count)``:
 Throughput counts if many warps take turns, latency if an SM has one or two blocks. If both count,
 neither hides the other completely, so the time is the root of the sum of their squares.
 docs/tiles.md explains the model, what its constants are fitted to, and how well it chooses.
-
-The file has over 400 lines, because a constant means nothing without the formula that it is fitted
-to, so all six tables stand below the one model.
 """
+
+# The file has over 400 lines, because a constant means nothing without the formula that it is
+# fitted to, so all six tables stand below the one model.
 
 from __future__ import annotations
 

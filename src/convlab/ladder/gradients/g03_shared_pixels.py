@@ -18,10 +18,10 @@ both. n counts channels and filter taps, and input[n, k] is the number that tap 
 Any terms of a slice may be a lane's, if both operands agree. Here a lane has four neighbours, terms
 4 * thread_in_group to 4 * thread_in_group + 3. So one float4 holds its terms of a row, and a row
 needs no padding: eight lanes read two whole rows. dL/dinput is g02's convolution through t06.
-
-The file has over 400 lines, because both kernels, their device functions and the model that chooses
-tile and splits stand here in the order in which they are read.
 """
+
+# The file has over 400 lines, because both kernels, their device functions and the model that
+# chooses tile and splits stand here in the order in which they are read.
 
 from __future__ import annotations
 

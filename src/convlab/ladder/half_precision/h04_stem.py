@@ -32,9 +32,10 @@ width; h01 to h03 need channels in eights.
   16 bytes. If not, the four lanes of a group store neighbours.
 
 The difference to h03 is long (over 150 lines), because nothing but the filter is copied as in h01.
-The file has over 400 lines, because the device functions of the one kernel stand here in the order
-in which it calls them.
 """
+
+# The file has over 400 lines, because the device functions of the one kernel stand here in the
+# order in which it calls them.
 
 from __future__ import annotations
 
