@@ -28,7 +28,6 @@ class LaunchRules:
         )
         self.history.messages.matter = translation.may_poll
         self.history.pairs_matter = translation.updates_by_two_atomics
-        gpu.cuda.atomic.history = self.history
         self.shuffles = Shuffles(
             clock,
             undefined=order.undefined,

@@ -31,7 +31,8 @@ from convlab.simulation.threads.tensor_cores import TensorCores
 class SimulatedGpu:
     """The parts of a GPU in one launch, which know each other.
 
-    ``blocks`` is the number of blocks that run, ``late`` an option of their order.
+    ``block_count`` is the number of blocks that run. If ``late``, a block begins when those before
+    it have had several turns.
     ``unwritten`` are device arrays, not all written. ``options`` are those of the kernel's
     ``@cuda.jit``. ``on_fence`` hears of each fence, and whether it is the whole GPU's.
     """
@@ -42,7 +43,7 @@ class SimulatedGpu:
         grid: Coordinates,
         block: Coordinates,
         shared_bytes: int,
-        blocks: int,
+        block_count: int,
         late: bool,
         clock: LaunchClock,
         reports: Reports,
@@ -83,7 +84,7 @@ class SimulatedGpu:
             cuda=self.cuda,
             arrays=self.memory.arrays,
             loops=loops,
-            blocks=blocks,
+            block_count=block_count,
             late=late,
         )
 
@@ -100,7 +101,8 @@ class SimulatedGpu:
         self.hopper.note_used(translation.called)
 
     def end_block(self) -> None:
-        """Forget what belongs to the block, which has ended."""
+        """End the block's unfinished work: report copies in flight, note when the others ended, and
+        forget them."""
         for unit in self.copies, self.tensor_cores, self.hopper:
             unit.end_block()
 

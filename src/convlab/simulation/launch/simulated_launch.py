@@ -80,7 +80,7 @@ class SimulatedLaunch:
             grid=grid,
             block=block,
             shared_bytes=shared_bytes,
-            blocks=len(numbers),
+            block_count=len(numbers),
             late=order.late,
             clock=clock,
             reports=self.reports,
@@ -92,7 +92,9 @@ class SimulatedLaunch:
             on_fence=self._fence,
         )
         self._translate(compiled, arguments, paths or loops)
-        rules = LaunchRules(self.translation, self._gpu, clock, order)
+        rules = LaunchRules(translation=self.translation, gpu=self._gpu, clock=clock, order=order)
+        # Only now, because a history needs the sites of a kernel that is translated for this GPU.
+        self._gpu.cuda.atomic.history = rules.history
         self.history, self.shuffles = rules.history, rules.shuffles
         self.synchronization = rules.synchronization
         self._recorded: RecordedLaunch | None = None

@@ -77,7 +77,7 @@ class AsyncCopies:
         }
 
     def end_block(self) -> None:
-        """Forget the copies that the block's threads did not wait for."""
+        """Let the copies that the block's threads did not wait for land now."""
         first, size = self._clock.first, self._clock.block_size
         for thread in [one for one in self._groups if first <= one < first + size]:
             for copy in chain(*self._groups.pop(thread)):

@@ -77,7 +77,8 @@ class Hopper:
         self.clocks.meet(threads)
 
     def end_block(self) -> None:
-        """Forget what belongs to the block, which has ended."""
+        """End the block's unfinished work: report copies in flight, and forget them, products,
+        barriers and registers."""
         for part in self._parts:
             part.end_block()
 

@@ -75,12 +75,12 @@ class Scheduler:
         cuda: SimulatedCuda,
         arrays: Callable[[], Iterator[CheckedArray]],
         loops: Loops | None,
-        blocks: int,
+        block_count: int,
         late: bool,
     ) -> None:
         self._clock, self._reports, self._cuda = clock, reports, cuda
         self._arrays, self._loops = arrays, loops
-        self._number_of_blocks, self._turns_before = blocks, LATE if late else 0
+        self._number_of_blocks, self._turns_before = block_count, LATE if late else 0
         # The blocks that have begun and not ended, first the one that runs.
         self.waiting: deque[Block] = deque()
         self.grid_barriers: list[int] = []  # positions in the log

@@ -109,7 +109,8 @@ class TensorCores:
         }
 
     def end_block(self) -> None:
-        """Forget the products of the block that its threads have not finished."""
+        """Note that the products which the block's threads have not finished end in this phase, and
+        forget them."""
         first, size, number = self._clock.first, self._clock.block_size, self._clock.block_number
         for key in [one for one in self._under_way if first <= one[0] < first + size]:
             self._under_way.pop(key).product.last_phase = self._clock.phase
