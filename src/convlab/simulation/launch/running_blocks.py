@@ -106,10 +106,11 @@ class RunningBlocks:
 
     def fence(self, far: bool) -> None:
         """Note a fence of the running thread; ``far`` if it is the whole GPU's."""
-        self._synchronization.fenced = True
         self._history.fence()
+        access = None
         if self._reports is not None:
-            self._synchronization.fences.append(self._clock.access(FENCE if far else BLOCK_FENCE))
+            access = self._clock.access(FENCE if far else BLOCK_FENCE)
+        self._synchronization.note_fence(access)
 
     def _enter_block(self, number: int, phase: int) -> None:
         index, clock = self._cuda.blockIdx, self._clock
@@ -158,4 +159,4 @@ class RunningBlocks:
                 self._clock.epochs[first + number] = self._epoch
         elif self._reports is not None:
             met = {first + number for number in threads}
-            self._synchronization.warp_barriers.append((self._clock.position, met))
+            self._synchronization.note_warp_barrier(self._clock.position, met)

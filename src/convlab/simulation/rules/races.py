@@ -80,7 +80,7 @@ class Race:
                 far = np.flatnonzero(~shared)
                 yield from self._uninitialised.in_global(accesses, far, columns.kind)
                 self._kept.add(accesses, far)
-        self._synchronization.warp_barriers.clear()
+        self._synchronization.end_piece()
         if whole:
             self._uninitialised.end_blocks()
 
