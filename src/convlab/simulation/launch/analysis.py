@@ -8,7 +8,7 @@ from convlab.simulation.launch.launch_rules import LaunchRules
 from convlab.simulation.launch.recorder import RecordedLaunch, Recorder
 from convlab.simulation.launch.simulated_gpu import SimulatedGpu
 from convlab.simulation.memory.touched import Touched
-from convlab.simulation.rules.conflicts import few
+from convlab.simulation.rules.conflicts import few_of_each_line
 from convlab.simulation.rules.dynamic_memory import DynamicMemory
 from convlab.simulation.rules.memory_traffic import Counts, requests_of
 from convlab.simulation.rules.reports import Reports
@@ -76,7 +76,7 @@ class LogAnalysis:
             self._gpu.tensor_cores.look(log, whole),
             self._race.analyse(log, whole),
         )
-        for conflict in few(conflicts):
+        for conflict in few_of_each_line(conflicts):
             reports.conflict(conflict, log)
         self._gpu.hopper.look(log, whole)
         for aliased in self._dynamic_memory.look(log, whole):

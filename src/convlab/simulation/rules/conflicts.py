@@ -1,4 +1,5 @@
-"""A conflict of accesses, as a rule finds it and a report tells it."""
+"""A conflict of accesses, as a rule finds it and a report tells it, and the comparison of values
+that tells whether two stores are in conflict."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from convlab.simulation.recording.access_log import LoggedAccess
 from convlab.simulation.rules.circumstances import Around
 
-ENOUGH = 500  # conflicts of the same lines; more are the same mistake again
+ENOUGH_OF_THE_SAME_LINES = 500  # conflicts of the same lines; more are the same mistake again
 
 
 class Conflict(NamedTuple):
@@ -22,16 +23,16 @@ class Conflict(NamedTuple):
     around: Around = Around.NOTHING
 
 
-def few(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
+def few_of_each_line(conflicts: Iterable[Conflict]) -> Iterator[Conflict]:
     """Give the conflicts, but not more than enough of the same kind and lines."""
     seen: Counter[tuple[str, int, int | None]] = Counter()
     for one in conflicts:
         key = one.kind, one.first.site, one.second and one.second.site
-        if seen[key] < ENOUGH:
+        if seen[key] < ENOUGH_OF_THE_SAME_LINES:
             seen[key] += 1
             yield one
 
 
-def same(one: object, other: object) -> bool:
+def same_value(one: object, other: object) -> bool:
     """Return whether two stores leave the same value: NaN counts as equal to NaN."""
     return bool(one == other) or (one != one and other != other)

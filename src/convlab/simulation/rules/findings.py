@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convlab.simulation.rules.finding_words import (
-    IMPOSSIBLE,
-)
+from convlab.simulation.rules.finding_words import IMPOSSIBLE
 from convlab.simulation.rules.remedies import remedy_of
 from convlab.support.code_places import file_said
+
+FindingKey = tuple[object, ...]  # of a finding among those of a launch
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from convlab.simulation.recording.access_log import (
     joined,
 )
 from convlab.simulation.rules.memory_traffic import changes
-from convlab.simulation.rules.panel_reports import PanelAccess, PanelReports
+from convlab.simulation.rules.panel_access import PanelAccess
+from convlab.simulation.rules.panel_reports import PanelReports
 from convlab.simulation.rules.reports import Reports
 from convlab.simulation.rules.thread_clocks import (
     NEVER,
@@ -147,7 +148,8 @@ class PanelAccesses:
             its = after[which]
             known[its] = times[its] >= clocks.knows_from(one, access.entry, access.number)
         for found in some.rows(np.flatnonzero(~known)[:ENOUGH]):
-            reports.beside_thread(access, found, first=int(time_of(found.position)) < access.time)
+            came_before = int(time_of(found.position)) < access.time
+            reports.beside_thread(access, found, came_before=came_before)
         # A write that is known, but has not been fenced, may come later for the other proxy.
         writes = before & known & (some.kind & 3 != READ) & (some.kind & ISSUED == 0)
         late = np.flatnonzero(writes)

@@ -1,9 +1,6 @@
-"""An access to a panel of shared memory, and what the findings about such accesses say."""
+"""The findings about accesses to panels of shared memory, in words."""
 
 from __future__ import annotations
-
-import math
-from dataclasses import dataclass
 
 from convlab.simulation.recording.access_log import ATOMIC, READ, WRITE, AccessLog, LoggedAccess
 from convlab.simulation.rules.finding_words import (
@@ -13,40 +10,11 @@ from convlab.simulation.rules.finding_words import (
     NOT_WAITED_FOR,
     OVERWRITES_PRODUCT,
 )
+from convlab.simulation.rules.panel_access import PanelAccess
 from convlab.simulation.rules.reports import Reports
-from convlab.simulation.rules.thread_clocks import Knowledge, knows
 
 _DOES = {READ: "reads", WRITE: "writes", ATOMIC: "updates"}
 _DONE = {READ: "read", WRITE: "written", ATOMIC: "updated"}
-
-
-@dataclass(eq=False)
-class PanelAccess:
-    """A copy to a panel, or a read of a panel by tensor cores.
-
-    It is of the bytes from ``first`` to ``end``, and ``thread``, by its number in the launch,
-    started it at ``site``. ``begin`` is what its threads knew then. A thread knows of its end if it
-    knows of ``number`` phases or products of ``entry``; ``ends_with`` says so in words. Accesses
-    before ``since`` or after ``until`` are checked against other accesses to these bytes.
-    """
-
-    first: int
-    end: int
-    writes: bool
-    block: int
-    thread: int
-    site: int
-    time: int
-    begin: Knowledge
-    entry: int
-    number: int
-    ends_with: str
-    since: int = 0
-    until: float = math.inf
-
-    def has_ended_for(self, knowledge: Knowledge) -> bool:
-        """Return whether this knowledge says that the access has ended."""
-        return knows(knowledge, self.entry, self.number)
 
 
 class PanelReports:
@@ -65,33 +33,32 @@ class PanelReports:
             missing = f"{who} {NOT_WAITED_FOR} {before.ends_with}"
         elif access.writes:
             kind = "shared race"
-            what = f"{OVERWRITES_PRODUCT}"
+            what = OVERWRITES_PRODUCT
             missing = f"{who} does not know that {before.ends_with} has ended"
         else:
             what = f"is read {BY_TENSOR_CORES} while {other}'s copy to it is in flight"
             missing = f"not every thread of the warpgroup has waited for {before.ends_with}"
         self._add(kind, what, missing, address, access, before.site)
 
-    def beside_thread(self, access: PanelAccess, found: LoggedAccess, *, first: bool) -> None:
+    def beside_thread(self, access: PanelAccess, found: LoggedAccess, *, came_before: bool) -> None:
         """Report an access of a thread while the engine or tensor cores access the same byte;
-        ``first`` if it comes before theirs has begun."""
+        ``came_before`` if it came before theirs began."""
         who, other = self._who(found), self._who(access)
         address = _within(found, access)
-        add = self._add
-        if first and access.writes:
+        if came_before and access.writes:
             what = f"{who} {_DOES[found.kind]} {{}} and {other}'s {COPY_OVERWRITES}, {NO_BARRIER}"
-            add("shared race", what, "", address, access, found.site)
-        elif first:
+            self._add("shared race", what, "", address, access, found.site)
+        elif came_before:
             what = f"{who} {_DOES[found.kind]} {{}} and tensor cores read it, {NO_BARRIER}"
-            add("shared race", what, "", address, access, found.site)
+            self._add("shared race", what, "", address, access, found.site)
         elif access.writes:
             what = f"is {_DONE[found.kind]} while {other}'s copy to it is in flight"
             missing = f"{who} {NOT_WAITED_FOR} {access.ends_with}"
-            add("copy in flight", what, missing, address, found, access.site)
+            self._add("copy in flight", what, missing, address, found, access.site)
         else:
             what = f"is {_DONE[found.kind]} while tensor cores may read it"
             missing = f"{who} does not know that {access.ends_with} has ended"
-            add("shared race", what, missing, address, found, access.site)
+            self._add("shared race", what, missing, address, found, access.site)
 
     def not_fenced(self, access: PanelAccess, found: LoggedAccess) -> None:
         """Report a write of a thread that comes before an access and has not been fenced."""

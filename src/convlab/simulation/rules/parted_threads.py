@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from convlab.simulation.recording.sites import Sites
 from convlab.simulation.rules.finding_words import RETURNED_IN
-
-FindingKey = tuple[object, ...]  # of a finding among those of a launch
+from convlab.simulation.rules.findings import FindingKey
 
 
 class PartedThreads:
@@ -17,9 +16,9 @@ class PartedThreads:
         self._first: dict[str, FindingKey] = {}  # the first finding by its cause
         self._later: dict[FindingKey, list[int]] = {}
 
-    def first(self, key: FindingKey, cause: str, line: int) -> FindingKey:
-        """Return the finding that a barrier in this line belongs to: its own, unless the cause has
-        parted the threads at another barrier."""
+    def note_barrier(self, key: FindingKey, cause: str, line: int) -> FindingKey:
+        """Note a barrier in this line, and return the finding that it belongs to: its own, unless
+        the cause has parted the threads at another barrier."""
         first = self._first.setdefault(cause, key) if cause else key
         if first != key:
             lines = self._later.setdefault(first, [])

@@ -1,8 +1,8 @@
-"""The pairs of accesses that race, among accesses in groups that nothing is known to order.
+"""The pairs of accesses that race, found in groups of accesses to one element.
 
-A group has the accesses to one element, by several blocks, warps or lanes. What is slow is done
-only for the few groups in which the order may matter: the accesses are compared one by one, and
-the circumstances are found on which a race's remedy depends.
+Several blocks, warps or lanes make the accesses of a group, and no barrier stands between these. To
+compare the accesses one by one takes long, and so does finding the circumstances on which a race's
+remedy depends. Both are done only for the few groups in which the order may matter.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from convlab.simulation.rules.block_orders import (
     stands_above,
 )
 from convlab.simulation.rules.circumstances import Around, Circumstances
-from convlab.simulation.rules.conflicts import ENOUGH, Conflict, same
+from convlab.simulation.rules.conflicts import ENOUGH_OF_THE_SAME_LINES, Conflict, same_value
 from convlab.simulation.rules.happens_before import HappensBefore
 from convlab.simulation.rules.memory_traffic import changes
 from convlab.simulation.rules.retries import update_at
 from convlab.simulation.rules.synchronization import Synchronization
 
-Scope = Literal["block", "warp", "thread"]  # two accesses of one do not race
+Scope = Literal["block", "warp", "thread"]  # accesses of the same block, warp or thread never race
 
 
 class RacingPairs:
@@ -66,7 +66,7 @@ class RacingPairs:
 
         seen: Counter[tuple[int, int]] = Counter()
         for indices, sites in _in_conflict(accesses, order, keys, getattr(accesses, scope)):
-            if seen[sites] < ENOUGH:
+            if seen[sites] < ENOUGH_OF_THE_SAME_LINES:
                 here = _in_time(accesses, indices)
                 for first, second in self._first(here, scope, happens_before):
                     where = "shared race" if first.address < GLOBAL else "global race"
@@ -86,7 +86,7 @@ class RacingPairs:
             dtype = self._log.span_at(accesses[0].address).dtype
             kept = [converted(value, dtype) for value in kept]
         clocks = self._synchronization.clocks
-        is_flag = bool(kept) and all(same(value, kept[0]) for value in kept)
+        is_flag = bool(kept) and all(same_value(value, kept[0]) for value in kept)
         pairs = _flag_and_others(accesses) if is_flag else _neighbours(accesses)
         for first, second in pairs:
             if getattr(first, scope) == getattr(second, scope):
@@ -149,7 +149,7 @@ def _in_conflict(
     plain = several & ~conflict & (least(kind) == WRITE)
     for group in np.flatnonzero(plain):
         values = accesses.value[order[starts[group] : ends[group]]].tolist()
-        conflict[group] = not all(same(value, values[0]) for value in values)
+        conflict[group] = not all(same_value(value, values[0]) for value in values)
     for group in np.flatnonzero(several & conflict):
         indices = order[starts[group] : ends[group]]
         sites = accesses.site[indices]

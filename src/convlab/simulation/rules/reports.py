@@ -36,11 +36,12 @@ from convlab.simulation.rules.findings import (
     ALWAYS,
     FATAL,
     Finding,
+    FindingKey,
     Stop,
     error_of,
     reaches_past_end,
 )
-from convlab.simulation.rules.parted_threads import FindingKey, PartedThreads, words_and_cause
+from convlab.simulation.rules.parted_threads import PartedThreads, words_and_cause
 from convlab.simulation.rules.race_sentences import DOES, RaceSentences
 from convlab.simulation.rules.remedies import names_barrier
 
@@ -127,9 +128,14 @@ class Reports:
                 return
         if kind == "barrier divergence":
             what, cause = words_and_cause(
-                self.sites, what, site, other, callers or [site], iterations
+                sites=self.sites,
+                what=what,
+                site=site,
+                other=other,
+                callers=callers or [site],
+                iterations=iterations,
             )
-            first = self._parted.first(key, cause, line)
+            first = self._parted.note_barrier(key, cause, line)
             if first != key:  # what parts the threads here has parted them at another barrier
                 self._found[first] = replace(self._found[first], count=self._found[first].count + 1)
                 return

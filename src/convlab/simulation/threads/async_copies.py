@@ -39,7 +39,7 @@ from convlab.simulation.recording.access_log import (
     within,
 )
 from convlab.simulation.recording.instructions import site_of
-from convlab.simulation.rules.conflicts import Conflict, same
+from convlab.simulation.rules.conflicts import Conflict, same_value
 
 
 @dataclass(slots=True, eq=False)
@@ -204,7 +204,7 @@ class AsyncCopies:
             for access in columns.rows(indices[first[found] : last[found]]):
                 if access.block != block:
                     continue
-                if access.kind != WRITE or not same(access.value, copy.values[n]):
+                if access.kind != WRITE or not same_value(access.value, copy.values[n]):
                     yield Conflict("copy in flight", _issued(copy, access, block), access)
         self._all = [] if whole else [copy for copy in copies if copy.landed == math.inf]
 

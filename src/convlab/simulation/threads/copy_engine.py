@@ -18,8 +18,8 @@ from convlab.device.tensor_maps import BoundMap, box_of, windows_of
 from convlab.simulation.memory.checked_arrays import CheckedArray
 from convlab.simulation.recording.access_log import LaunchClock
 from convlab.simulation.recording.instructions import site_of
+from convlab.simulation.rules.panel_access import PanelAccess
 from convlab.simulation.rules.panel_accesses import PanelAccesses
-from convlab.simulation.rules.panel_reports import PanelAccess
 from convlab.simulation.rules.thread_clocks import ThreadClocks
 from convlab.simulation.threads.async_copies import is_shared
 from convlab.simulation.threads.block_memory import Shared

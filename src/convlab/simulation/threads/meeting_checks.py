@@ -1,9 +1,13 @@
-"""A meeting of threads, and what is wrong with it: some never come, or nothing names them."""
+"""The checks of threads that meet.
+
+They find threads that wait at another barrier or have ended, and lanes that never come, or that the
+mask does not name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from convlab.device.products import WARP
 from convlab.simulation.rules.finding_words import (
@@ -12,12 +16,12 @@ from convlab.simulation.rules.finding_words import (
     WHOLE_WARP,
     WHOLE_WARPGROUP,
 )
+from convlab.simulation.threads.meeting import Meeting
 from convlab.simulation.threads.waiting import (
     MMA,
     OF_A_WARPGROUP,
     CallPath,
     Thread,
-    WaitingCall,
 )
 from convlab.simulation.threads.warp_calls import lane_names
 from convlab.support.code_places import file_said
@@ -39,20 +43,6 @@ class Complain(Protocol):
         other_line: int | None = None,
         other_file: str | None = None,
     ) -> None: ...
-
-
-class Meeting(NamedTuple):
-    """A call of some lanes: the ``mask`` that they name, those ``present`` and those ``living``."""
-
-    threads: list[Thread]
-    mask: int | None
-    present: int
-    living: int
-
-    @property
-    def call(self) -> WaitingCall:
-        """The call of the first of its threads."""
-        return self.threads[0].waits_at()
 
 
 class MeetingChecks:

@@ -15,7 +15,8 @@ from typing import cast
 from convlab.device.products import WARP
 from convlab.simulation.recording.sites import in_two_arms
 from convlab.simulation.rules.shuffles import Shuffles
-from convlab.simulation.threads.meeting_checks import Complain, Meeting, MeetingChecks
+from convlab.simulation.threads.meeting import Meeting
+from convlab.simulation.threads.meeting_checks import Complain, MeetingChecks
 from convlab.simulation.threads.waiting import (
     AWAITING,
     GRID_BARRIER,

@@ -9,8 +9,8 @@ import numpy as np
 
 from convlab.device.products import WARPGROUP
 from convlab.simulation.recording.access_log import LaunchClock
+from convlab.simulation.rules.panel_access import PanelAccess
 from convlab.simulation.rules.panel_accesses import PanelAccesses
-from convlab.simulation.rules.panel_reports import PanelAccess
 from convlab.simulation.rules.thread_clocks import Knowledge, ThreadClocks, both
 from convlab.simulation.threads.product_operands import Operands
 
