@@ -107,10 +107,9 @@ class RunningBlocks:
     def fence(self, far: bool) -> None:
         """Note a fence of the running thread; ``far`` if it is the whole GPU's."""
         self._history.fence()
-        access = None
         if self._reports is not None:
-            access = self._clock.access(FENCE if far else BLOCK_FENCE)
-        self._synchronization.note_fence(access)
+            kind = FENCE if far else BLOCK_FENCE
+            self._synchronization.note_fence(self._clock.access(kind))
 
     def _enter_block(self, number: int, phase: int) -> None:
         index, clock = self._cuda.blockIdx, self._clock

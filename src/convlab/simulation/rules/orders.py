@@ -213,7 +213,7 @@ class _Reruns:
         others go first at each atomic; where they poll, they do so longer before others run.
         """
         launch, history = self._launch, self._launch.history
-        tells = launch.synchronization.fenced or bool(history.swaps)
+        tells = bool(launch.synchronization.fences or history.swaps)
         if tells:
             yield Order(backwards=True, slow=(0, 1))
         if history.values:

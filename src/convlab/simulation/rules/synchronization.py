@@ -24,18 +24,13 @@ class Synchronization:
     swaps: Set[int]
     grid_barriers: Sequence[int]
     clocks: ThreadClocks | None
-    fences: list[LoggedAccess] = field(default_factory=list, init=False)
-    # Whether a thread has called a fence. Fences are kept only with strict checks, but without
-    # these too the orders to try depend on whether there was one.
-    fenced: bool = field(default=False, init=False)
+    fences: list[LoggedAccess] = field(default_factory=list, init=False)  # with strict checks
     # Barriers of a part of a warp in the piece of the log that is looked at: position, threads.
     _warp_barriers: list[tuple[int, Set[int]]] = field(default_factory=list, init=False)
 
-    def note_fence(self, access: LoggedAccess | None) -> None:
-        """Note a fence of the thread that runs; None without strict checks."""
-        self.fenced = True
-        if access is not None:
-            self.fences.append(access)
+    def note_fence(self, fence: LoggedAccess) -> None:
+        """Note a fence of the thread that runs."""
+        self.fences.append(fence)
 
     def note_warp_barrier(self, position: int, threads: Set[int]) -> None:
         """Note a barrier of a part of a warp at a position in the log, with the threads that met
