@@ -155,8 +155,9 @@ def test_how_far_apart_the_numbers_of_threads_lie_is_told(tmp_path):
 def test_memory_traffic_is_counted_with_the_second_tile_too():
     stage, tile = stage_named("m03"), Tile(16, 2, 16)
     told = feedback.Feedback("Passed.")
-    assert stage_counts.counted_also(stage, stage.prepare, tile, 1.25, 0, told) is told
-    found = stage_counts.counted_also(stage, stage.prepare, tile, 0.9, 0, told)
+    with_counts = stage_counts.with_counts_of_second_tile
+    assert with_counts(stage, stage.prepare, tile, 1.25, 0, told) is told
+    found = with_counts(stage, stage.prepare, tile, 0.9, 0, told)
     assert found.result == feedback.COUNTS
     assert found.mistakes[0].what.startswith(
         "With blocks of 32 threads (M_B = 16, N_B = 2, K_B = 16): too many requests"

@@ -89,8 +89,8 @@ def test_a_store_above_the_target_is_named_beside_reads_that_cost_more(tmp_path)
 
 
 def test_jumps_are_explained_with_the_line_that_jumps(monkeypatch):
-    monkeypatch.setattr(stage_counts, "jumps_of", lambda launch, array: 3)
-    row, hint = stage_counts.reads_in_order("m09", stage_named("m09").prepare, "windows")
+    monkeypatch.setattr(stage_counts, "_jumps_of", lambda launch, array: 3)
+    row, hint = stage_counts.row_of_jumps(stage_named("m09"), stage_named("m09").prepare, "windows")
     assert row.unit == "jumps between reads of windows"
     assert "A jump is a read of a number that does not lie beside" in hint.advice
     assert "windows" in hint.lines[0].code

@@ -25,11 +25,7 @@ from convlab.ladder import Stage, Tile, stage_named
 from convlab.lessons import feedback
 from convlab.lessons.exercises import MODEL, PADDED_ROWS, ready_for
 from convlab.lessons.explanations import Seen, lines_of, with_calls
-from convlab.lessons.feedback import (
-    ANSWER,
-    MEMORY,
-    Feedback,
-)
+from convlab.lessons.feedback import ANSWER, MEMORY, Feedback
 from convlab.lessons.limits import SECONDS, Stopped, broken, graded, limited
 from convlab.lessons.progress_line import say_progress
 from convlab.lessons.readiness import function_of, ready
@@ -41,11 +37,11 @@ from convlab.lessons.stage_compilation import (
     refused_or_slip,
 )
 from convlab.lessons.stage_counts import (
-    counted_also,
     far_too_many,
     hints_on,
-    reads_in_order,
+    row_of_jumps,
     rows_of_several_writers,
+    with_counts_of_second_tile,
 )
 from convlab.lessons.stage_feedback import feedback_on, seen_on
 from convlab.lessons.unstored import block_number, unstored
@@ -116,10 +112,10 @@ def check(
             return feedback.checked_by_counts(told.right, rows, hints, told.notes)
         told = _with_change(chosen_stage, made, found, told, seed)
         if told.passed and isinstance(also, Tile):
-            told = counted_also(chosen_stage, made, also, at_most, seed, told)
+            told = with_counts_of_second_tile(chosen_stage, made, also, at_most, seed, told)
         if not told.passed or not in_order:
             return told
-        row, hint = reads_in_order(stage, made, in_order)
+        row, hint = row_of_jumps(chosen_stage, made, in_order)
     rows, hints = (*told.rows, row), {MEMORY: hint}
     return feedback.checked_by_counts(told.right, rows, hints, told.notes)
 

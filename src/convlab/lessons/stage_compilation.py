@@ -1,4 +1,4 @@
-"""What Numba makes of a learner's kernel in the place of a stage's: refusals, and float64."""
+"""Refusals by Numba, slips in the text and float64 in a learner's kernel; notes on a right one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from convlab.checking.programs import program_with
 from convlab.ladder import Launch, Program, Stage, short_name
 from convlab.lessons.compiling import cause_of_error, refusal
 from convlab.lessons.explanations import lines_of
-from convlab.lessons.feedback import (
-    Mistake,
-)
+from convlab.lessons.feedback import Mistake
 from convlab.lessons.kernel_text import branched_stores, plain_zeros, slip
 from convlab.lessons.pictures import joined
 from convlab.lessons.readiness import function_of

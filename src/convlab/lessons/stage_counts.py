@@ -22,14 +22,7 @@ from convlab.ladder import Launch, Stage, Tile
 from convlab.lessons import feedback
 from convlab.lessons.exercises import MODEL, PICTURE_SECONDS, ready_for, traced
 from convlab.lessons.explanations import lines_of, with_calls
-from convlab.lessons.feedback import (
-    BARRIERS,
-    MEMORY,
-    SEVERAL_WRITERS,
-    Feedback,
-    Hint,
-    Row,
-)
+from convlab.lessons.feedback import BARRIERS, MEMORY, SEVERAL_WRITERS, Feedback, Hint, Row
 from convlab.lessons.limits import running
 from convlab.lessons.pictures import joined
 from convlab.lessons.stage_feedback import rows_of
@@ -82,7 +75,7 @@ def rows_of_several_writers(
     return rows, hints
 
 
-def counted_also(
+def with_counts_of_second_tile(
     stage: Stage, made: Any, tile: Tile, at_most: float, seed: int, told: Feedback
 ) -> Feedback:
     """Return the feedback ``told`` of a kernel that passed, unless its counts are too high with
@@ -145,13 +138,23 @@ def _traces(stage: Stage) -> tuple[LaunchTrace, ...]:
     return trace_steps(plan, input, weight, output, bias)
 
 
-def reads_in_order(stage: str, made: Any, array: str) -> tuple[Row, Hint]:
+def _jumps_of(launch: LaunchTrace, array: str) -> int:
+    """Count the block's reads of another element than the one after the thread's last read."""
+    jumps, last = 0, dict[tuple[int, int], int]()
+    for one in launch.requests_of(array, "load"):
+        for lane, offset in zip(one.lanes, one.offsets, strict=True):
+            jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
+            last[one.warp, lane] = offset
+    return jumps
+
+
+def row_of_jumps(stage: Stage, made: Any, array: str) -> tuple[Row, Hint]:
     """Return the row of the jumps between a thread's reads of an array, and the hint with the line
     that reads it."""
-    yours, ours = (traced(one, stage, MODEL) for one in (made, None))
+    yours, ours = (traced(one, stage.name, MODEL) for one in (made, None))
     unit = f"jumps between reads of {array}"
-    row = feedback.row_of(unit, jumps_of(yours, array), jumps_of(ours, array))
-    main, _ = ready_for(made, stage, MODEL, None, random_tensors(MODEL, 0))
+    row = feedback.row_of(unit, _jumps_of(yours, array), _jumps_of(ours, array))
+    main, _ = ready_for(made, stage.name, MODEL, None, random_tensors(MODEL, 0))
     reads = Counter[tuple[str, int]]()
     for one in yours.of(array):
         if one.operation == "load":
@@ -161,13 +164,3 @@ def reads_in_order(stage: str, made: Any, array: str) -> tuple[Row, Hint]:
         in {array}. The thread's next number should be the neighbour of its last number: which
         index must count fastest in its loop?""")
     return row, Hint(advice, lines_of(*places, kernel=main.kernel))
-
-
-def jumps_of(launch: LaunchTrace, array: str) -> int:
-    """Count the block's reads of another element than the one after the thread's last read."""
-    jumps, last = 0, dict[tuple[int, int], int]()
-    for one in launch.requests_of(array, "load"):
-        for lane, offset in zip(one.lanes, one.offsets, strict=True):
-            jumps += abs(last.get((one.warp, lane), offset) - offset) > one.width
-            last[one.warp, lane] = offset
-    return jumps
