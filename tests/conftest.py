@@ -139,7 +139,7 @@ def pytest_collection_finish():
 
 def pytest_sessionfinish():
     """Pytest collects garbage five times at its end, so that errors of finalizers show. Once is
-    enough: what is left after that, all that was imported, is looked through no more."""
+    enough: what is left after that, all that was imported, is not looked through again."""
     gc.collect()
     gc.freeze()
 

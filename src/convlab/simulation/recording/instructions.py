@@ -67,6 +67,8 @@ def code_at(site: int) -> CodeType | None:
 
 
 def line_at(code: CodeType, offset: int) -> int:
+    """Return the line of the instruction at an offset; the function's first line if its code has no
+    such offset."""
     lines = _lines(code)
     return lines[offset] if 0 <= offset < len(lines) else code.co_firstlineno
 

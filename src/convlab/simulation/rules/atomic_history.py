@@ -67,13 +67,15 @@ class AtomicHistory:
     ) -> None:
         self._random = random
         self._clock, self._slow = clock, slow
-        self._update = RunningUpdates(sites).at
+        self._updates = RunningUpdates(sites)
 
         self._polls, self._early_reads, self._locks = Polls(patience), EarlyReads(), LockAttempts()
         self.values, self.polled = self._polls.values, self._polls.in_vain
         self.early, self.without_lock = self._early_reads.values, self._locks.without_lock
-        # Sites of reads that a ``cas`` in a loop checks, and the site of a thread's last read.
+        # Sites of atomic reads that a ``cas`` in a loop checks; those of plain reads are in
+        # ``guessed_reads.py``.
         self.guesses: set[int] = set()
+        # The site of a thread's last atomic read of an element, until a ``cas`` follows.
         self._guess: dict[ThreadElement, int] = {}
 
         # Changes: whether a thread uses a value that it has exchanged, or any value that it has
@@ -179,7 +181,7 @@ class AtomicHistory:
             known = self._left_there[here]
         else:
             return
-        update = self._update(frame)
+        update = self._updates.at(frame)
         if update.computed:
             self.computes = True
             if known != old:
@@ -192,7 +194,7 @@ class AtomicHistory:
     ) -> None:
         """Note an ``exch`` that the result of an atomic of another element has decided: if another
         thread has changed the element since, that change may be lost."""
-        if key.thread not in self._decided_at or not self._update(frame).follows:
+        if key.thread not in self._decided_at or not self._updates.at(frame).follows:
             return
         self.computes = True
         changed_at, thread = self._changed_at.get(element, (-1, key.thread))
@@ -223,7 +225,7 @@ class AtomicHistory:
         here, key = (number, array.name, index), AtomicRead(number, site, array.name, index)
         guess, (read, since) = self._guess.pop(here, None), self._last.get(here, (None, 0))
         self._last[here] = old, self._clock.position
-        update = self._update(frame)
+        update = self._updates.at(frame)
         if update.retry >= Retry.LIMITED:
             self.check()
             if guess is not None:
@@ -254,7 +256,7 @@ class AtomicHistory:
 
     def _waits(self, frame: FrameType) -> bool:
         """Return whether an atomic waits for a lock or flag, by its text."""
-        update = self._update(frame)
+        update = self._updates.at(frame)
         return update.retry != Retry.NEVER and not update.computed
 
     def fence(self) -> None:

@@ -16,8 +16,8 @@ class GuessedReads:
 
     def __init__(self, sites: Sites, checks: Set[int]) -> None:
         self._sites, self._checks = sites, checks
-        self._guesses: set[int] = set()  # sites of reads before a check, and of those that poll
-        self._polls: set[int] = set()
+        self._plain_guesses: set[int] = set()  # sites of plain reads before a check
+        self._polling_sites: set[int] = set()  # sites of plain reads that a thread repeats
 
     def as_atomics(self, accesses: Accesses) -> Accesses:
         """Return the accesses with guesses as atomics. A plain read is a guess if the thread's next
@@ -34,12 +34,12 @@ class GuessedReads:
         same_place = (address[now] == address[then]) & (thread[now] == thread[then])
         pairs = read[now] & same_place & (accesses.phase[now] == accesses.phase[then])
         now, then = now[pairs], then[pairs]
-        self._polls.update(site[now[read[then] & (site[now] == site[then])]].tolist())
-        self._guesses.update(site[now[check[then]]].tolist())
+        self._polling_sites.update(site[now[read[then] & (site[now] == site[then])]].tolist())
+        self._plain_guesses.update(site[now[check[then]]].tolist())
         return self.known_as_atomics(accesses)
 
     def known_as_atomics(self, accesses: Accesses) -> Accesses:
         """Return the accesses with those guesses as atomics that are known so far."""
-        guesses = [*self._guesses - self._polls]
+        guesses = [*self._plain_guesses - self._polling_sites]
         here = np.isin(self._sites.one_each(accesses.site), guesses) & (accesses.kind == READ)
         return accesses._replace(kind=np.where(here, np.int8(ATOMIC), accesses.kind))

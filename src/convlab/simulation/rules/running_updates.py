@@ -10,7 +10,12 @@ from convlab.simulation.rules.retries import Retry, Update, update_of
 
 
 class RunningUpdates:
-    """The updates of a launch, each of which is looked up in the text once."""
+    """The updates of a launch, each of which is looked up in the text once.
+
+    ``update_of`` has a cache too, but that hashes the code at each call, which takes long, and this
+    is asked at nearly every atomic. Here the key is the code's id. It stays that code's, because
+    ``sites`` keeps the code alive.
+    """
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites

@@ -149,7 +149,9 @@ class PanelProducts:
         site = site_of(1)
         check_terms(name, KINDS[name], TERMS)
         count = words_of(KINDS[name], TERMS)
-        left = self._registers.of_left(self._clock.number, name, A, count, site)
+        left = self._registers.of_left(
+            thread=self._clock.number, name=name, A=A, count=count, site=site
+        )
         self._start_with(
             name,
             site,

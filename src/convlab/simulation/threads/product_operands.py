@@ -72,7 +72,7 @@ class ReadRegisters:
     """The registers that products in flight read, of the threads of a launch by their numbers."""
 
     def __init__(self) -> None:
-        # Each with the number of the product that reads it.
+        # The registers of each thread, with the number of the product that reads them.
         self._of_thread: dict[int, list[tuple[int, Registers]]] = {}
 
     def of_left(self, thread: int, name: str, A: LocalArray, count: int, site: int) -> Registers:
