@@ -152,7 +152,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Events, int], int | No
     def ends_at(events: Events, blocks: int) -> int | None:
         monkeypatch.setattr(engine_choice, "limits", NEVER._replace(alone=2.0))
         watch = engine_choice.Watch(lambda kernel, number, blocks: None)
-        watch.choice = EngineChoice(Mock(), KernelHistory(), in_memory=0.0)
+        watch.choice = EngineChoice(Mock(), KernelHistory(), in_memory=0.0, compiling=float("inf"))
         for number, now in events:
             monkeypatch.setattr(engine_choice, "thread_time", lambda now=now: now)
             try:
@@ -214,6 +214,88 @@ def test_the_look_on_disk_is_no_part_of_a_launch(machine, monkeypatch):
     monkeypatch.setattr(kernel_variants, "is_kept", slow_look)
     kernel = scaled_by(2)
     assert [machine.launch(kernel, Limits().on_disk) for _ in range(2)] == ["", ""]
+
+
+@pytest.fixture
+def compiling_pays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return from how many seconds on a launch of ``scaled`` or ``first_come`` is compiled,
+    which the other tests leave out."""
+    monkeypatch.setattr(engine_choice, "limits", Limits())
+    instructions = max(
+        len(kernel.py_func.__code__.co_code) // 2 for kernel in (scaled_by(2), first_come)
+    )
+    pays = engine_choice.ANY_KERNEL + 2 * instructions * engine_choice.AN_INSTRUCTION
+    assert Limits().in_memory < pays < Limits().on_disk
+    return pays
+
+
+def test_a_launch_is_compiled_if_it_takes_longer_than_compiling(machine, compiling_pays):
+    kernel = scaled_by(2)
+    assert machine.launch(kernel, engine_choice.ANY_KERNEL) == ""
+    assert machine.launch(kernel, compiling_pays) == "compiled"
+    assert machine.compiled == ["scaled"]
+
+
+def test_a_launch_that_is_almost_over_is_not_compiled(monkeypatch):
+    choice = EngineChoice(Mock(), KernelHistory(), in_memory=0.0, compiling=0.3)
+    monkeypatch.setattr(EngineChoice, "_needs_only_the_kernel", lambda self: True)
+    monkeypatch.setattr(engine_choice, "limits", NEVER)
+    assert not choice.prefers_machine_code(0.5, spent=0.3)
+    assert choice.least == 0.6  # it is asked again no sooner
+    assert not choice.prefers_machine_code(0.65, spent=0.4)
+    assert choice.prefers_machine_code(0.65, spent=0.35)
+
+
+def test_no_short_launch_waits_until_what_all_kernels_share_is_compiled(
+    machine, compiling_pays, monkeypatch
+):
+    monkeypatch.setattr(runtime, "is_kept", lambda: False)
+    kernel = scaled_by(2)
+    assert machine.launch(kernel, MEDIUM) == ""
+    assert machine.launch(scaled_by(3), LONG) == "compiled"
+
+
+def test_no_short_launch_waits_for_another_thread(machine, compiling_pays):
+    with compiled_run._one_at_a_time:
+        assert machine.launch(scaled_by(2), MEDIUM) == ""
+
+
+def test_that_a_short_launch_is_not_compiled_is_not_said(machine, compiling_pays):
+    """Nobody has waited for it. A later one that takes long says why."""
+
+    def launch(seconds: float) -> str:
+        return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
+
+    why = "the result of an exchange is used"
+    assert [launch(compiling_pays), launch(MEDIUM)] == [why, ""]
+    assert machine.said == []
+    assert [launch(LONG), launch(LONG)] == ["", ""]
+    assert machine.said == [f"first_come takes long, and is not compiled: {why}"]
+
+
+def test_a_large_kernel_and_the_import_of_the_compiler_take_longer(machine, monkeypatch):
+    monkeypatch.setattr(engine_choice, "limits", Limits())
+    launched: list[float] = []
+    seconds = engine_choice._compiling_seconds
+
+    def noted(launch: Any) -> float:
+        launched.append(seconds(launch))
+        return launched[-1]
+
+    monkeypatch.setattr(engine_choice, "_compiling_seconds", noted)
+    for kernel in (scaled_by(2), reads_too_early):
+        machine.launch(
+            kernel,
+            TINY,
+            np.ones(BLOCKS * THREADS, F),
+            np.ones(BLOCKS * THREADS, F),
+            *((0,) if kernel is reads_too_early else ()),
+        )
+    monkeypatch.delitem(sys.modules, engine_choice.COMPILER)
+    machine.launch(scaled_by(3), TINY)
+    small, large, imported = launched
+    assert engine_choice.ANY_KERNEL < small < large
+    assert imported == pytest.approx(small + engine_choice.IMPORTING)
 
 
 def test_launches_that_take_long_together_are_compiled(machine):

@@ -7,6 +7,7 @@ from threading import Lock
 
 import numpy as np
 
+from convlab.simulation.compiled import runtime
 from convlab.simulation.compiled.kernel_history import KernelHistory
 from convlab.simulation.compiled.kernel_variants import KernelVariant
 from convlab.simulation.compiled.launch_facts import LaunchFacts, MakeLaunch
@@ -14,6 +15,7 @@ from convlab.simulation.compiled.launches import CompiledLaunch, Result
 from convlab.simulation.compiled.memory import ArgumentWords
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.compiled.suspects import ENDLESS, TWO_NAMES
+from convlab.simulation.compiled.thread_switch import check_machine
 from convlab.simulation.launch.running_blocks import OnBlock
 from convlab.simulation.memory.unwritten_arrays import UnwrittenArrays
 from convlab.simulation.rules.findings import SimulationError
@@ -158,6 +160,21 @@ def is_on_disk(facts: LaunchFacts, history: KernelHistory) -> bool:
         return False
     try:
         return KernelVariant(facts, history).is_on_disk()
+    except NeedsGreenlets:
+        return False
+    finally:
+        _one_at_a_time.release()
+
+
+def needs_only_the_kernel() -> bool:
+    """Return whether compiling a kernel is all that is left to do before a launch runs as machine
+    code: False while another thread compiles or runs some, where what all kernels share is not
+    there, and on a machine for which there is none."""
+    if not _one_at_a_time.acquire(blocking=False):
+        return False
+    try:
+        check_machine()
+        return runtime.is_kept()
     except NeedsGreenlets:
         return False
     finally:

@@ -8,6 +8,7 @@ them, it runs the whole launch.
 
 from __future__ import annotations
 
+import sys
 from time import thread_time
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from convlab.simulation.rules.orders import run_in_orders
 from convlab.simulation.rules.outcomes import Outcome
 from convlab.support.progress import say
 
+COMPILER = "convlab.simulation.compiled.compiled_run"  # imports Numba's compiler for CPUs
 _ORDERS = "only the first engine tries the orders of threads that matter to it"
 _LIBRARY = "a library that has not been written for machine code"
 # Names in kernels that are not compiled, and why.
@@ -39,8 +41,11 @@ class Limits(NamedTuple):
     The seconds are the processor's for the launching thread, because other threads and other
     programs have work of their own."""
 
-    # The launch alone. Compiling takes about a second.
+    # The launch alone, whatever compiling takes.
     alone: float = 2.0
+    # What is left of the launch, times what compiling its kernel is expected to take, on a machine
+    # that has compiled what all kernels share.
+    compiling: float = 1.0
     # The launch and those of the kernel before it. Launches that take less than 2 seconds each and
     # 3 together are not compiled.
     together: float = 3.0
@@ -58,6 +63,10 @@ class Limits(NamedTuple):
 
 
 limits = Limits()
+# Seconds of compiling: of any kernel, of an instruction of its bytecode, and of the import of
+# Numba's compiler for CPUs in a process that has not used it. On a quiet machine kernels of courses
+# took half as many; where compiling takes longer, so does the first engine.
+ANY_KERNEL, AN_INSTRUCTION, IMPORTING = 0.05, 0.0004, 0.1
 # The part of a launch's blocks that may run again to explain what is found, for machine code to be
 # worth its cost at the kernel's next launch.
 MOST_EXPLAINED = 0.5
@@ -65,7 +74,12 @@ COPIES = 3  # of a launch's arrays that machine code makes, and the first engine
 
 
 class _TakesLong(BaseException):
-    """Ends a launch on the first engine. No ``except`` of a kernel or a rule catches it."""
+    """Ends a launch on the first engine, which is expected to take so many ``seconds``. No
+    ``except`` of a kernel or a rule catches it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
 def run_launch(
@@ -81,7 +95,12 @@ def run_launch(
     copying = thread_time() - begin
     assert first.translation.types is not None  # by may_compile
     history = kernel_history.histories.of(facts.kernel, first.translation.types)
-    watch.choice = EngineChoice(facts, history, in_memory=limits.in_memory + COPIES * copying)
+    watch.choice = EngineChoice(
+        facts,
+        history,
+        in_memory=limits.in_memory + COPIES * copying,
+        compiling=limits.compiling * _compiling_seconds(first),
+    )
     try:
         run_in_orders(first, made)
         history.seconds += watch.seconds()
@@ -89,7 +108,8 @@ def run_launch(
     except SimulationError:
         history.seconds += watch.seconds()
         raise
-    except _TakesLong:
+    except _TakesLong as one:
+        expected = one.seconds
         watch.choice = None
         before.restore(hosts)
         if facts.touched is not None:
@@ -119,13 +139,26 @@ def run_launch(
         raise
     except NeedsGreenlets as why:
         history.failed = True
-        if not history.is_reported:
-            history.is_reported = True
-            say(f"{first.kernel} takes long, and is not compiled: {why}")
+        if expected >= limits.alone:
+            _report(first.kernel, history, str(why))
         before.restore(hosts)
         again = made(on_block=watch.on_block, touched=facts.touched)
         run_in_orders(again, made)
         return again, False
+
+
+def _report(kernel: str, history: KernelHistory, why: str) -> None:
+    """Say once that a kernel is not compiled."""
+    if not history.is_reported:
+        history.is_reported = True
+        say(f"{kernel} takes long, and is not compiled: {why}")
+
+
+def _compiling_seconds(launch: SimulatedLaunch) -> float:
+    """Return how many seconds the kernel of a launch is expected to compile."""
+    instructions = sum(len(code.co_code) for code in launch.translation.codes) // 2
+    importing = 0.0 if COMPILER in sys.modules else IMPORTING
+    return ANY_KERNEL + AN_INSTRUCTION * instructions + importing
 
 
 def may_compile(launch: SimulatedLaunch) -> bool:
@@ -142,19 +175,23 @@ def may_compile(launch: SimulatedLaunch) -> bool:
 
 class EngineChoice:
     """Says whether machine code is worth its cost for a launch: not if the launch takes fewer
-    seconds than ``in_memory``."""
+    seconds than ``in_memory``. ``compiling`` are those that must be left for compiling to pay."""
 
-    def __init__(self, facts: LaunchFacts, history: KernelHistory, in_memory: float) -> None:
-        self._facts, self._history, self._in_memory = facts, history, in_memory
+    def __init__(
+        self, facts: LaunchFacts, history: KernelHistory, in_memory: float, compiling: float
+    ) -> None:
+        self._facts, self._history = facts, history
+        self._in_memory, self._compiling = in_memory, compiling
         # Fewer seconds than these need no further thought.
         self.least = limits.alone if history.failed else min(limits.alone, in_memory)
 
-    def prefers_machine_code(self, expected: float) -> bool:
-        """Return whether a launch that is expected to take so many seconds on the first engine
-        shall begin anew as machine code."""
+    def prefers_machine_code(self, expected: float, spent: float) -> bool:
+        """Return whether a launch that is expected to take so many seconds on the first engine, of
+        which some are ``spent``, shall begin anew as machine code."""
         history = self._history
         if expected >= limits.alone:
-            if history.failed and self._is_refused():
+            if history.failed and (why := self._refusal()):
+                _report(self._facts.kernel.py_func.__name__, history, why)
                 self.least = float("inf")
                 return False
             return True
@@ -165,16 +202,25 @@ class EngineChoice:
         together = history.seconds + expected
         if together >= limits.together or (together >= limits.on_disk and self._is_on_disk()):
             return True
+        if expected - spent >= self._compiling:
+            if self._needs_only_the_kernel():
+                return True
+            self._compiling = float("inf")
         following = limits.on_disk if together < limits.on_disk else limits.together
-        self.least = min(limits.alone, following - history.seconds)
+        self.least = min(limits.alone, following - history.seconds, spent + self._compiling)
         return False
 
     # The imports take long: only launches that may run as machine code pay for them.
 
-    def _is_refused(self) -> bool:
+    def _refusal(self) -> str:
         from convlab.simulation.compiled.compiled_run import refusal
 
-        return bool(refusal(self._facts, self._history))
+        return refusal(self._facts, self._history)
+
+    def _needs_only_the_kernel(self) -> bool:
+        from convlab.simulation.compiled.compiled_run import needs_only_the_kernel
+
+        return needs_only_the_kernel()
 
     def _is_in_memory(self) -> bool:
         from convlab.simulation.compiled.compiled_run import is_in_memory
@@ -207,22 +253,22 @@ class Watch:
             return
         if self._begin is None:
             self._begin = thread_time()
-        expected = self._expected(number, blocks)
+        spent = self.seconds()
+        expected = self._expected(number, blocks, spent)
         if expected >= self.choice.least:
             asked = thread_time()
-            if self.choice.prefers_machine_code(expected):
-                raise _TakesLong
+            if self.choice.prefers_machine_code(expected, spent):
+                raise _TakesLong(expected)
             self._begin += thread_time() - asked  # the look on disk is no part of the launch
 
     def seconds(self) -> float:
         """Return the seconds since the first block began."""
         return 0.0 if self._begin is None else thread_time() - self._begin
 
-    def _expected(self, number: int, blocks: int) -> float:
+    def _expected(self, number: int, blocks: int, spent: float) -> float:
         """Return the seconds that the launch is expected to take, by the blocks that are over. The
         slowest of them does not count: Python may have collected garbage there, which takes longer
         than many a launch. Of the block that runs, only the seconds so far are known."""
-        spent = self.seconds()
         if number > self._block:
             self._slowest = max(self._slowest, spent - self._before)
             self._block, self._before = number, spent
