@@ -30,7 +30,7 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 os.environ["CONVLAB_CACHE_LIMIT"] = "0"
 
 # Whether a short launch runs as machine code would depend on how busy this machine is.
-engine_choice.limits = engine_choice.limits._replace(compiling=float("inf"))
+engine_choice.limits = engine_choice.limits._replace(times_compiling=float("inf"))
 
 # A shell starts what runs in the background with SIGINT ignored, and programs that tests start
 # would inherit that: those that a test interrupts would never end.

@@ -42,13 +42,16 @@ TINY, SHORT, MEDIUM, LONG = 0.01, 0.1, 1.8, 2.2
 
 
 class Machine:
-    """A machine with a clock of its own: the next launch takes ``seconds`` on the first engine.
+    """A machine with a clock of its own: the next launch takes ``seconds`` on the first engine, and
+    compiling its kernel is expected to take ``compiling``, by which no launch is compiled at first.
     ``ends`` are those of its last launch as machine code, ``compiled`` are the names of kernels
     that it has compiled, ``said`` is what it has said to the user."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.seconds = self.now = 0.0
+        self.compiling = float("inf")
+        self.estimated = engine_choice._compiling_seconds
         self.ends: list[str] = []
         self.compiled: list[str] = []
         self.said: list[str] = []
@@ -76,6 +79,8 @@ class Machine:
         patch(programs, "progress", lambda: self._on_block)
         patch(engine_choice, "thread_time", lambda: self.now)
         patch(engine_choice, "say", self.said.append)
+        patch(engine_choice, "limits", Limits())
+        patch(engine_choice, "_compiling_seconds", lambda launch: self.compiling)
 
     def begin_process(self) -> None:
         """Forget what a process knows."""
@@ -216,23 +221,11 @@ def test_the_look_on_disk_is_no_part_of_a_launch(machine, monkeypatch):
     assert [machine.launch(kernel, Limits().on_disk) for _ in range(2)] == ["", ""]
 
 
-@pytest.fixture
-def compiling_pays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return from how many seconds on a launch of ``scaled`` or ``first_come`` is compiled,
-    which the other tests leave out."""
-    monkeypatch.setattr(engine_choice, "limits", Limits())
-    instructions = max(
-        len(kernel.py_func.__code__.co_code) // 2 for kernel in (scaled_by(2), first_come)
-    )
-    pays = engine_choice.ANY_KERNEL + 2 * instructions * engine_choice.AN_INSTRUCTION
-    assert Limits().in_memory < pays < Limits().on_disk
-    return pays
-
-
-def test_a_launch_is_compiled_if_it_takes_longer_than_compiling(machine, compiling_pays):
+def test_a_launch_is_compiled_if_what_is_left_of_it_takes_longer_than_compiling(machine):
+    machine.compiling = 0.3
     kernel = scaled_by(2)
-    assert machine.launch(kernel, engine_choice.ANY_KERNEL) == ""
-    assert machine.launch(kernel, compiling_pays) == "compiled"
+    assert machine.launch(kernel, 0.25) == ""
+    assert machine.launch(kernel, 0.4) == "compiled"
     assert machine.compiled == ["scaled"]
 
 
@@ -240,62 +233,101 @@ def test_a_launch_that_is_almost_over_is_not_compiled(monkeypatch):
     choice = EngineChoice(Mock(), KernelHistory(), in_memory=0.0, compiling=0.3)
     monkeypatch.setattr(EngineChoice, "_needs_only_the_kernel", lambda self: True)
     monkeypatch.setattr(engine_choice, "limits", NEVER)
-    assert not choice.prefers_machine_code(0.5, spent=0.3)
+    choice.look(0.5, spent=0.3)
     assert choice.least == 0.6  # it is asked again no sooner
-    assert not choice.prefers_machine_code(0.65, spent=0.4)
-    assert choice.prefers_machine_code(0.65, spent=0.35)
+    choice.look(0.65, spent=0.4)
+    with pytest.raises(engine_choice._TakesLong):
+        choice.look(0.65, spent=0.35)
 
 
-def test_no_short_launch_waits_until_what_all_kernels_share_is_compiled(
-    machine, compiling_pays, monkeypatch
-):
-    monkeypatch.setattr(runtime, "is_kept", lambda: False)
-    kernel = scaled_by(2)
-    assert machine.launch(kernel, MEDIUM) == ""
+def test_arrays_that_take_long_to_copy_count_as_compiling_does(machine, monkeypatch):
+    copy = engine_choice.Outcome.unnamed
+
+    def slow_copy(hosts: list[np.ndarray]) -> Any:
+        machine.now += 0.1
+        return copy(hosts)
+
+    monkeypatch.setattr(engine_choice.Outcome, "unnamed", slow_copy)
+    machine.compiling = 0.1
+    assert machine.launch(scaled_by(2), 0.3) == ""
+    assert machine.launch(scaled_by(3), 0.6) == "compiled"
+
+
+def test_no_short_launch_waits_for_more_than_its_kernel(machine, monkeypatch):
+    machine.compiling = 0.1
+    monkeypatch.setattr(compiled_run, "_is_shared_code_there", lambda: False)
+    assert machine.launch(scaled_by(2), MEDIUM) == ""
     assert machine.launch(scaled_by(3), LONG) == "compiled"
 
 
-def test_no_short_launch_waits_for_another_thread(machine, compiling_pays):
+def test_no_short_launch_waits_for_another_thread(machine, monkeypatch):
+    machine.compiling = 0.1
+    monkeypatch.setattr(compiled_run.CompiledRun, "run", lambda launch: pytest.fail("it waits"))
     with compiled_run._one_at_a_time:
         assert machine.launch(scaled_by(2), MEDIUM) == ""
 
 
-def test_that_a_short_launch_is_not_compiled_is_not_said(machine, compiling_pays):
-    """Nobody has waited for it. A later one that takes long says why."""
+def test_a_short_launch_that_cannot_be_compiled_is_passed_over_in_silence(machine):
+    """Nobody has waited for it. Launches that take long, alone or together, say why."""
 
     def launch(seconds: float) -> str:
         return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
 
+    machine.compiling = 0.1
     why = "the result of an exchange is used"
-    assert [launch(compiling_pays), launch(MEDIUM)] == [why, ""]
+    assert [launch(0.15) for _ in range(2)] == [why, ""]
     assert machine.said == []
-    assert [launch(LONG), launch(LONG)] == ["", ""]
+    assert [launch(0.9) for _ in range(3)] == ["", why, ""]  # in five orders each
     assert machine.said == [f"first_come takes long, and is not compiled: {why}"]
+    assert machine.compiled == ["first_come"]
 
 
-def test_a_large_kernel_and_the_import_of_the_compiler_take_longer(machine, monkeypatch):
-    monkeypatch.setattr(engine_choice, "limits", Limits())
-    launched: list[float] = []
-    seconds = engine_choice._compiling_seconds
+def test_a_launch_that_was_expected_to_be_short_and_is_not_says_why_it_is_not_compiled(machine):
+    machine.compiling = 0.1
+    given = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    begin = machine._on_block
 
-    def noted(launch: Any) -> float:
-        launched.append(seconds(launch))
-        return launched[-1]
+    def slower_at_the_second_time(kernel: str, number: int, blocks: int) -> None:
+        begin(kernel, number, blocks)
+        machine.now += LONG / blocks if machine.ends else 0.0
 
-    monkeypatch.setattr(engine_choice, "_compiling_seconds", noted)
-    for kernel in (scaled_by(2), reads_too_early):
-        machine.launch(
-            kernel,
-            TINY,
-            np.ones(BLOCKS * THREADS, F),
-            np.ones(BLOCKS * THREADS, F),
-            *((0,) if kernel is reads_too_early else ()),
-        )
-    monkeypatch.delitem(sys.modules, engine_choice.COMPILER)
+    machine._on_block = slower_at_the_second_time
+    machine.launch(first_come, 0.4, *given)
+    assert len(machine.said) == 1
+
+
+def test_a_refusal_on_disk_does_not_end_a_short_launch(machine):
+    def launch(seconds: float) -> str:
+        return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
+
+    why = "the result of an exchange is used"
+    assert launch(LONG) == why
+    machine.begin_process()
+    machine.compiling = 0.1
+    assert [launch(0.4) for _ in range(2)] == ["", ""]
+    assert machine.compiled == ["first_come"]
+
+
+def test_a_short_launch_in_vain_does_not_keep_later_ones_from_machine_code(machine):
+    machine.compiling = 0.1
+    ends = ends_with_a_race(machine, BLOCKS, 0.4, 0.4, MEDIUM, MEDIUM)
+    assert ends == ["found", "", "", "found"]
+
+
+def test_a_large_kernel_and_loading_what_all_share_take_longer(machine, monkeypatch):
+    seconds = []
+    estimated = machine.estimated
+    monkeypatch.setattr(
+        engine_choice, "_compiling_seconds", lambda launch: seconds.append(estimated(launch)) or 9.0
+    )
+    arrays = np.ones(BLOCKS * THREADS, F), np.ones(BLOCKS * THREADS, F)
+    machine.launch(scaled_by(2), TINY)
+    machine.launch(reads_too_early, TINY, *arrays, 0)
+    monkeypatch.setattr(runtime, "is_loaded", lambda: False)
     machine.launch(scaled_by(3), TINY)
-    small, large, imported = launched
-    assert engine_choice.ANY_KERNEL < small < large
-    assert imported == pytest.approx(small + engine_choice.IMPORTING)
+    small, large, loading = seconds
+    assert engine_choice.SECONDS_A_KERNEL < small < large
+    assert loading == pytest.approx(small + engine_choice.SECONDS_OF_LOADING)
 
 
 def test_launches_that_take_long_together_are_compiled(machine):

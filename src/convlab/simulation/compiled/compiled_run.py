@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from threading import Lock
 
 import numpy as np
@@ -166,19 +167,32 @@ def is_on_disk(facts: LaunchFacts, history: KernelHistory) -> bool:
         _one_at_a_time.release()
 
 
-def needs_only_the_kernel() -> bool:
-    """Return whether compiling a kernel is all that is left to do before a launch runs as machine
-    code: False while another thread compiles or runs some, where what all kernels share is not
-    there, and on a machine for which there is none."""
+def needs_only_the_kernel(facts: LaunchFacts, history: KernelHistory) -> bool:
+    """Return whether compiling its kernel is all that is left to do before a launch runs as machine
+    code. False for a kernel that is known to be refused, while another thread compiles or runs
+    machine code, and on a machine that lacks what all kernels share, or for which there is none."""
     if not _one_at_a_time.acquire(blocking=False):
         return False
     try:
-        check_machine()
-        return runtime.is_kept()
+        variant = KernelVariant(facts, history)
+        if variant.is_on_disk():
+            return True
+        return not variant.refusal() and _is_shared_code_there()
     except NeedsGreenlets:
         return False
     finally:
         _one_at_a_time.release()
+
+
+@cache
+def _is_shared_code_on_disk() -> bool:
+    """Whether it was at the first look: launches that are short need not look again."""
+    return runtime.is_kept()
+
+
+def _is_shared_code_there() -> bool:
+    check_machine()
+    return runtime.is_loaded() or _is_shared_code_on_disk()
 
 
 def refusal(facts: LaunchFacts, history: KernelHistory) -> str:

@@ -24,7 +24,7 @@ from convlab.simulation.rules.orders import run_in_orders
 from convlab.simulation.rules.outcomes import Outcome
 from convlab.support.progress import say
 
-COMPILER = "convlab.simulation.compiled.compiled_run"  # imports Numba's compiler for CPUs
+RUNTIME = "convlab.simulation.compiled.runtime"  # has what all kernels share, once it is loaded
 _ORDERS = "only the first engine tries the orders of threads that matter to it"
 _LIBRARY = "a library that has not been written for machine code"
 # Names in kernels that are not compiled, and why.
@@ -43,9 +43,9 @@ class Limits(NamedTuple):
 
     # The launch alone, whatever compiling takes.
     alone: float = 2.0
-    # What is left of the launch, times what compiling its kernel is expected to take, on a machine
-    # that has compiled what all kernels share.
-    compiling: float = 1.0
+    # A factor, unlike the others: of what compiling a launch's kernel is expected to take. As many
+    # seconds must be left of the launch, on a machine that has what all kernels share.
+    times_compiling: float = 1.0
     # The launch and those of the kernel before it. Launches that take less than 2 seconds each and
     # 3 together are not compiled.
     together: float = 3.0
@@ -63,10 +63,10 @@ class Limits(NamedTuple):
 
 
 limits = Limits()
-# Seconds of compiling: of any kernel, of an instruction of its bytecode, and of the import of
-# Numba's compiler for CPUs in a process that has not used it. On a quiet machine kernels of courses
-# took half as many; where compiling takes longer, so does the first engine.
-ANY_KERNEL, AN_INSTRUCTION, IMPORTING = 0.05, 0.0004, 0.1
+# What compiling a kernel is expected to take: in any case, for a unit of the bytecode of the
+# simulator's copy, and for importing the compiler and loading what all kernels share. On quiet
+# cores kernels of courses took half of it; where compiling takes longer, so does the first engine.
+SECONDS_A_KERNEL, SECONDS_A_UNIT, SECONDS_OF_LOADING = 0.05, 0.0004, 0.15
 # The part of a launch's blocks that may run again to explain what is found, for machine code to be
 # worth its cost at the kernel's next launch.
 MOST_EXPLAINED = 0.5
@@ -74,12 +74,12 @@ COPIES = 3  # of a launch's arrays that machine code makes, and the first engine
 
 
 class _TakesLong(BaseException):
-    """Ends a launch on the first engine, which is expected to take so many ``seconds``. No
-    ``except`` of a kernel or a rule catches it."""
+    """Ends a launch on the first engine. ``alone`` if only what is left of this launch says that
+    compiling pays. No ``except`` of a kernel or a rule catches it."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
+    def __init__(self, alone: bool) -> None:
+        super().__init__(alone)
+        self.alone = alone
 
 
 def run_launch(
@@ -99,7 +99,7 @@ def run_launch(
         facts,
         history,
         in_memory=limits.in_memory + COPIES * copying,
-        compiling=limits.compiling * _compiling_seconds(first),
+        compiling=limits.times_compiling * _compiling_seconds(first) + COPIES * copying,
     )
     try:
         run_in_orders(first, made)
@@ -108,8 +108,8 @@ def run_launch(
     except SimulationError:
         history.seconds += watch.seconds()
         raise
-    except _TakesLong as one:
-        expected = one.seconds
+    except _TakesLong as ended:
+        alone = ended.alone
         watch.choice = None
         before.restore(hosts)
         if facts.touched is not None:
@@ -135,15 +135,22 @@ def run_launch(
         # few of the blocks ran again.
         pays = compiled.part_explained <= MOST_EXPLAINED
         history.ran_compiled |= pays
-        history.failed |= not pays
+        if not pays:
+            history.note_failure(alone)
         raise
     except NeedsGreenlets as why:
-        history.failed = True
-        if expected >= limits.alone:
+        history.note_failure(alone)
+        if not alone:
             _report(first.kernel, history, str(why))
         before.restore(hosts)
         again = made(on_block=watch.on_block, touched=facts.touched)
-        run_in_orders(again, made)
+        begin = thread_time()
+        try:
+            run_in_orders(again, made)
+        finally:
+            history.seconds += thread_time() - begin
+            if history.seconds >= limits.alone:
+                _report(first.kernel, history, str(why))
         return again, False
 
 
@@ -155,10 +162,11 @@ def _report(kernel: str, history: KernelHistory, why: str) -> None:
 
 
 def _compiling_seconds(launch: SimulatedLaunch) -> float:
-    """Return how many seconds the kernel of a launch is expected to compile."""
-    instructions = sum(len(code.co_code) for code in launch.translation.codes) // 2
-    importing = 0.0 if COMPILER in sys.modules else IMPORTING
-    return ANY_KERNEL + AN_INSTRUCTION * instructions + importing
+    """Return how many seconds compiling the kernel of a launch is expected to take."""
+    units = sum(len(code.co_code) for code in launch.translation.codes) // 2
+    runtime = sys.modules.get(RUNTIME)
+    loaded = runtime is not None and runtime.is_loaded()
+    return SECONDS_A_KERNEL + SECONDS_A_UNIT * units + (0.0 if loaded else SECONDS_OF_LOADING)
 
 
 def may_compile(launch: SimulatedLaunch) -> bool:
@@ -175,24 +183,32 @@ def may_compile(launch: SimulatedLaunch) -> bool:
 
 class EngineChoice:
     """Says whether machine code is worth its cost for a launch: not if the launch takes fewer
-    seconds than ``in_memory``. ``compiling`` are those that must be left for compiling to pay."""
+    seconds than ``in_memory``. It is if at least ``compiling`` seconds are left of the launch."""
 
     def __init__(
         self, facts: LaunchFacts, history: KernelHistory, in_memory: float, compiling: float
     ) -> None:
-        self._facts, self._history = facts, history
-        self._in_memory, self._compiling = in_memory, compiling
+        self._facts, self._history, self._in_memory = facts, history, in_memory
+        self._compiling = float("inf") if history.failed_alone else compiling
         # Fewer seconds than these need no further thought.
         self.least = limits.alone if history.failed else min(limits.alone, in_memory)
 
-    def prefers_machine_code(self, expected: float, spent: float) -> bool:
-        """Return whether a launch that is expected to take so many seconds on the first engine, of
-        which some are ``spent``, shall begin anew as machine code."""
+    def look(self, expected: float, spent: float) -> None:
+        """Raise :class:`_TakesLong` if a launch that is expected to take so many seconds on the
+        first engine, of which some are ``spent``, shall begin anew as machine code."""
+        if self._is_long(expected):
+            raise _TakesLong(alone=False)
+        if self._pays(expected - spent):
+            raise _TakesLong(alone=True)
+        self.least = self._next_look(expected, spent)
+
+    def _is_long(self, expected: float) -> bool:
+        """Return whether the launch, alone or with those of its kernel before it, takes longer than
+        one of the limits."""
         history = self._history
         if expected >= limits.alone:
             if history.failed and (why := self._refusal()):
                 _report(self._facts.kernel.py_func.__name__, history, why)
-                self.least = float("inf")
                 return False
             return True
         if history.failed or expected < self._in_memory:
@@ -200,15 +216,28 @@ class EngineChoice:
         if history.ran_compiled and self._is_in_memory():
             return True
         together = history.seconds + expected
-        if together >= limits.together or (together >= limits.on_disk and self._is_on_disk()):
+        return together >= limits.together or (together >= limits.on_disk and self._is_on_disk())
+
+    def _pays(self, left: float) -> bool:
+        """Return whether the seconds that are left of the launch are more than compiling takes,
+        which is all that is to be done."""
+        if self._history.failed or left < self._compiling:
+            return False
+        if self._needs_only_the_kernel():
             return True
-        if expected - spent >= self._compiling:
-            if self._needs_only_the_kernel():
-                return True
-            self._compiling = float("inf")
-        following = limits.on_disk if together < limits.on_disk else limits.together
-        self.least = min(limits.alone, following - history.seconds, spent + self._compiling)
+        self._compiling = float("inf")
         return False
+
+    def _next_look(self, expected: float, spent: float) -> float:
+        """Return how many seconds must be expected before another look may tell more."""
+        history = self._history
+        if expected >= limits.alone:  # it is refused
+            return float("inf")
+        if history.failed:
+            return limits.alone
+        together = history.seconds + expected
+        following = limits.on_disk if together < limits.on_disk else limits.together
+        return min(limits.alone, following - history.seconds, spent + self._compiling)
 
     # The imports take long: only launches that may run as machine code pay for them.
 
@@ -220,7 +249,7 @@ class EngineChoice:
     def _needs_only_the_kernel(self) -> bool:
         from convlab.simulation.compiled.compiled_run import needs_only_the_kernel
 
-        return needs_only_the_kernel()
+        return needs_only_the_kernel(self._facts, self._history)
 
     def _is_in_memory(self) -> bool:
         from convlab.simulation.compiled.compiled_run import is_in_memory
@@ -257,8 +286,7 @@ class Watch:
         expected = self._expected(number, blocks, spent)
         if expected >= self.choice.least:
             asked = thread_time()
-            if self.choice.prefers_machine_code(expected, spent):
-                raise _TakesLong(expected)
+            self.choice.look(expected, spent)
             self._begin += thread_time() - asked  # the look on disk is no part of the launch
 
     def seconds(self) -> float:

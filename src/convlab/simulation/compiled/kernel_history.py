@@ -41,9 +41,18 @@ class KernelHistory:
     ran_compiled: bool = False  # whether machine code has been worth its cost for one of them
     # Whether it was not at the last try: most blocks ran again on the first engine, or all.
     failed: bool = False
+    failed_alone: bool = False  # the same, of a try for that launch alone
     is_reported: bool = False  # whether the user has read why it is not compiled
     # Why no machine code can be made, by the types of the arguments for a CPU.
     refusals: dict[tuple[types.Type, ...], str] = field(default_factory=dict)
+
+    def note_failure(self, alone: bool) -> None:
+        """Note that machine code was not worth its cost. A try that only what was left of a launch
+        spoke for, ``alone``, says nothing about launches that take long."""
+        if alone:
+            self.failed_alone = True
+        else:
+            self.failed = True
 
 
 class Histories:

@@ -33,7 +33,7 @@ def shared_code(
     may call it by its Python name."""
 
     def decorate(function: Callable[Takes, Gives]) -> Callable[Takes, Gives]:
-        if load.cache_info().currsize:
+        if is_loaded():
             raise RuntimeError(
                 f"{function.__module__} is imported after the shared machine code was loaded: "
                 f"import it before, or {function.__name__} is missing there"
@@ -55,10 +55,14 @@ def _key() -> str:
     return code_cache.key_of("\n".join(["what all kernels share", *_SHARED]))
 
 
+def is_loaded() -> bool:
+    """Return whether the shared machine code is in memory."""
+    return load.cache_info().currsize > 0
+
+
 def is_kept() -> bool:
     """Return whether the shared machine code is in memory or on disk."""
-    in_memory = load.cache_info().currsize > 0
-    return in_memory or code_cache.stored(_key()) is not None
+    return is_loaded() or code_cache.stored(_key()) is not None
 
 
 @cache
