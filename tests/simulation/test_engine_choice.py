@@ -127,6 +127,11 @@ def first_come(taken, out):
         out[0] = 7
 
 
+def launch_first_come(machine: Machine, seconds: float) -> str:
+    """Launch a kernel that is not compiled, because the result of an exchange is used."""
+    return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
+
+
 def first_come_of(number: int) -> Any:
     @cuda.jit
     def first(taken, out):
@@ -270,14 +275,15 @@ def test_no_short_launch_waits_for_another_thread(machine, monkeypatch):
 def test_a_short_launch_that_cannot_be_compiled_is_passed_over_in_silence(machine):
     """Nobody has waited for it. Launches that take long, alone or together, say why."""
 
-    def launch(seconds: float) -> str:
-        return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
-
     machine.compiling = 0.1
     why = "the result of an exchange is used"
-    assert [launch(0.15) for _ in range(2)] == [why, ""]
+    assert [launch_first_come(machine, 0.15) for _ in range(2)] == [why, ""]
     assert machine.said == []
-    assert [launch(0.9) for _ in range(3)] == ["", why, ""]  # in five orders each
+    assert [launch_first_come(machine, 0.9) for _ in range(3)] == [
+        "",
+        why,
+        "",
+    ]  # in five orders each
     assert machine.said == [f"first_come takes long, and is not compiled: {why}"]
     assert machine.compiled == ["first_come"]
 
@@ -297,14 +303,11 @@ def test_a_launch_that_was_expected_to_be_short_and_is_not_says_why_it_is_not_co
 
 
 def test_a_refusal_on_disk_does_not_end_a_short_launch(machine):
-    def launch(seconds: float) -> str:
-        return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
-
     why = "the result of an exchange is used"
-    assert launch(LONG) == why
+    assert launch_first_come(machine, LONG) == why
     machine.begin_process()
     machine.compiling = 0.1
-    assert [launch(0.4) for _ in range(2)] == ["", ""]
+    assert [launch_first_come(machine, 0.4) for _ in range(2)] == ["", ""]
     assert machine.compiled == ["first_come"]
 
 
@@ -426,14 +429,11 @@ def test_a_refused_kernel_is_not_tried_again_and_that_is_said_once(machine):
 
 
 def test_a_refusal_that_is_on_disk_is_not_tried_by_short_launches(machine):
-    def launch(seconds: float) -> str:
-        return machine.launch(first_come, seconds, np.zeros(1, np.int32), np.zeros(1, np.int32))
-
     why = "the result of an exchange is used"
-    assert launch(LONG) == why
+    assert launch_first_come(machine, LONG) == why
     machine.begin_process()
-    assert [launch(Limits().on_disk) for _ in range(2)] == [""] * 2
-    assert launch(LONG) == why
+    assert [launch_first_come(machine, Limits().on_disk) for _ in range(2)] == [""] * 2
+    assert launch_first_come(machine, LONG) == why
     assert machine.compiled == ["first_come"]
 
 

@@ -186,11 +186,13 @@ def needs_only_the_kernel(facts: LaunchFacts, history: KernelHistory) -> bool:
 
 @cache
 def _is_shared_code_on_disk() -> bool:
-    """Whether it was at the first look: launches that are short need not look again."""
+    """Return whether it was there at the first look. No short launch needs another one."""
     return runtime.is_kept()
 
 
 def _is_shared_code_there() -> bool:
+    """Return whether what all kernels share need not be compiled. Raises :class:`NeedsGreenlets` on
+    a machine for which there is none."""
     check_machine()
     return runtime.is_loaded() or _is_shared_code_on_disk()
 

@@ -46,8 +46,7 @@ class Limits(NamedTuple):
     # A factor, unlike the others: of what compiling a launch's kernel is expected to take. As many
     # seconds must be left of the launch, on a machine that has what all kernels share.
     times_compiling: float = 1.0
-    # The launch and those of the kernel before it. Launches that take less than 2 seconds each and
-    # 3 together are not compiled.
+    # The launch and those of the kernel before it.
     together: float = 3.0
     # The same, if the machine code is on disk. The first look there takes 0.05 seconds, because it
     # imports Numba's compiler for CPUs. If machine code is there, loading takes another 0.1.
@@ -63,10 +62,11 @@ class Limits(NamedTuple):
 
 
 limits = Limits()
-# What compiling a kernel is expected to take: in any case, for a unit of the bytecode of the
-# simulator's copy, and for importing the compiler and loading what all kernels share. On quiet
-# cores kernels of courses took half of it; where compiling takes longer, so does the first engine.
-SECONDS_A_KERNEL, SECONDS_A_UNIT, SECONDS_OF_LOADING = 0.05, 0.0004, 0.15
+# What compiling a kernel is expected to take. On quiet cores six kernels of courses took 0.6 to 1.1
+# times as long; where compiling takes longer, so does the first engine.
+SECONDS_A_KERNEL = 0.05
+SECONDS_A_UNIT = 0.0004  # of the bytecode of the simulator's copy
+SECONDS_OF_LOADING = 0.15  # the import of the compiler, and loading what all kernels share
 # The part of a launch's blocks that may run again to explain what is found, for machine code to be
 # worth its cost at the kernel's next launch.
 MOST_EXPLAINED = 0.5
@@ -114,7 +114,7 @@ def run_launch(
         before.restore(hosts)
         if facts.touched is not None:
             facts.touched.clear()
-    # Only launches that take long pay for the import of Numba's compiler for CPUs.
+    # Only launches that begin anew pay for the import of Numba's compiler for CPUs.
     from convlab.simulation.compiled.compiled_run import CompiledRun
 
     history.seconds = 0.0
@@ -136,10 +136,10 @@ def run_launch(
         pays = compiled.part_explained <= MOST_EXPLAINED
         history.ran_compiled |= pays
         if not pays:
-            history.note_failure(alone)
+            history.note_failure(alone=alone)
         raise
     except NeedsGreenlets as why:
-        history.note_failure(alone)
+        history.note_failure(alone=alone)
         if not alone:
             _report(first.kernel, history, str(why))
         before.restore(hosts)

@@ -46,7 +46,7 @@ class KernelHistory:
     # Why no machine code can be made, by the types of the arguments for a CPU.
     refusals: dict[tuple[types.Type, ...], str] = field(default_factory=dict)
 
-    def note_failure(self, alone: bool) -> None:
+    def note_failure(self, *, alone: bool) -> None:
         """Note that machine code was not worth its cost. A try that only what was left of a launch
         spoke for, ``alone``, says nothing about launches that take long."""
         if alone:
