@@ -39,7 +39,7 @@ class KernelVariant:
         self._kernel, given = facts.kernel, facts.arguments
         self._refusals = history.refusals
         self._kinds = tuple(type_of(with_arrays(one)) for one in given)
-        self._gpu_types, _ = argument_types(given, getattr(self._kernel, "declared", None) or [])
+        self._gpu_types, _ = argument_types(self._kernel, given)
         self._values = values_of(self._kernel, self._gpu_types)
 
     def refusal(self) -> str:

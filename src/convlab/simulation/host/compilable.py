@@ -52,7 +52,7 @@ class LaunchedKernels:
         signatures = getattr(kernel, "declared", None) or []
         try:
             given = as_declared(signatures, list(arguments)) if signatures else arguments
-            types, _ = argument_types(tuple(given), signatures)
+            types, _ = argument_types(kernel, tuple(given))
         except TypeError:  # they do not fit, for which the launch is refused
             return
         except Untyped as why:

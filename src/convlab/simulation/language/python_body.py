@@ -120,9 +120,7 @@ class Copier:
         globals_[BY_ZERO] = self._builtins.get(BY_ZERO, by_zero)
         globals_[ENDLESS], globals_[NUMBERED] = self._endless, numbered_steps
         rewritten = code_of(function, is_kernel=not self._copies, types=types, bits=bits)
-        copy = FunctionType(
-            rewritten.code, globals_, function.__name__, function.__defaults__, cells
-        )
+        copy = FunctionType(rewritten.code, globals_, function.__name__, None, cells)
         self._copies[key] = copy  # before its callees are copied: it may call itself
         if types is not None:
             globals_ |= GLOBALS
@@ -147,6 +145,8 @@ class Copier:
             except ValueError:  # a variable that has no value yet
                 continue
             cell.cell_contents = self._replaced(value, attributes, values)
+        if (defaults := function.__defaults__) is not None:
+            copy.__defaults__ = tuple(self._replaced(one, attributes, values) for one in defaults)
         return copy
 
     def codes(self) -> Iterator[CodeType]:

@@ -27,7 +27,7 @@ from convlab.simulation.language.inference import WIDEST, given_bits
 from convlab.simulation.language.numbas_types import check_kernel
 from convlab.simulation.language.python_body import Copier
 from convlab.simulation.language.refusals import Refused, Untyped
-from convlab.simulation.language.signatures import Declared, Types
+from convlab.simulation.language.signatures import Types
 from convlab.simulation.language.typed_results import BY_ZERO
 from convlab.simulation.launch.global_memory import GlobalMemory
 from convlab.simulation.memory.index_checks import ArrayReport
@@ -207,7 +207,7 @@ class Translator:
         )
         if not self._typed:
             return copier, copier.copy(self._function)
-        types, bits = argument_types(arguments, getattr(self._kernel, "declared", None) or [])
+        types, bits = argument_types(self._kernel, arguments)
         check_kernel(self._function, types)
         self._types = types
         return copier, copier.copy(self._function, types, bits)
@@ -257,11 +257,12 @@ def has_debug(kernel: object) -> bool:
 
 
 def argument_types(
-    arguments: tuple[object, ...], signatures: Declared
+    kernel: NumbaKernel, arguments: tuple[object, ...]
 ) -> tuple[tuple[Type, ...], tuple[int, ...]]:
-    """Return Numba's types of the arguments, and for integers the most bits that they have. The
-    types are those of a declared signature, for which the kernel has been compiled, if one fits.
-    Raises :class:`Untyped` for an argument that has no type."""
+    """Return Numba's types of the kernel's parameters in a launch with these arguments, and for
+    integers the most bits that they have. The types are those of a declared signature, for which
+    the kernel has been compiled, if one fits. Raises :class:`Untyped` for an argument that has no
+    type."""
     # On a GPU a tensor map is an array of 16 uint64.
     given = [
         np.zeros(16, np.uint64) if isinstance(one, BoundMap) else with_arrays(one)
@@ -274,17 +275,24 @@ def argument_types(
         )
     except (ValueError, errors.NumbaError, core_errors.NumbaError) as error:
         raise Untyped(str(error)) from None
-    for takes, _ in signatures:
+    for takes, _ in getattr(kernel, "declared", None) or []:
         if tuple(map(alike, takes)) == tuple(map(alike, types)):
             types = takes
-    return types, tuple(
-        given_bits(
-            int(typing.cast("typing.SupportsInt", one)).bit_length()
-            if isinstance(kind, numba_types.Integer)
-            else WIDEST
-        )
-        for one, kind in zip(given, types, strict=True)
-    )
+    omitted = omitted_values(kernel.py_func, len(arguments))
+    types += tuple(map(numba_types.Omitted, omitted))
+    return types, tuple(map(_bits, (*given, *omitted)))
+
+
+def omitted_values(function: FunctionType, given: int) -> tuple[object, ...]:
+    """Return the defaults that a kernel's parameters keep when a launch gives it so many arguments.
+    Numba compiles them into the kernel."""
+    missing = function.__code__.co_argcount - given
+    return (function.__defaults__ or ())[-missing:] if missing > 0 else ()
+
+
+def _bits(value: object) -> int:
+    """Return the bits for which the simulator's copy is made, for an argument of this value."""
+    return given_bits(int(value).bit_length() if isinstance(value, int | np.integer) else WIDEST)
 
 
 def _is_record(argument: object) -> typing.TypeGuard[np.ndarray]:
