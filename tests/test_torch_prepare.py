@@ -116,7 +116,8 @@ def test_a_wrapped_model_is_prepared_as_the_model_inside(compiled):
 
 def test_a_wrapper_that_moves_its_inputs_is_given_those_of_the_host(compiled):
     """As DataParallel does on a machine with GPUs, where it moves the model as well."""
-    wrapped = nn.DataParallel(model_of().to("meta"))
+    wrapped = nn.DataParallel(model_of())
+    wrapped.module.to("meta")
     wrapped.device_ids = [0]
     convlab.torch.prepare(wrapped, torch.randn(2, 3, 6, 5), backward=False)
     assert len(compiled) == 5
