@@ -34,7 +34,7 @@ from convlab.simulation.host import programs
 from convlab.simulation.host.programs import simulate
 from convlab.simulation.recording.loops import Loops
 from stage_mutants.generated import Generated
-from stage_mutants.results import REJECTED, result_of, stored_results
+from stage_mutants.results import REJECTED, SURVIVED, TOLD, result_of, stored_results
 
 MORE_STEPS = 50  # times the limit of a check: seconds of machine code
 ends: Counter[str] = Counter()  # of launches as machine code: "compiled", "found", or why not
@@ -138,10 +138,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sample", metavar="N", type=int, help="at most N; without it, all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stored", choices=(REJECTED, TOLD, SURVIVED), help="only of this result")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--results", metavar="FILE", type=Path, help="JSON, a line for a mutant")
     chosen = parser.parse_args()
     stored = stored_results()
+    if chosen.stored is not None:
+        stored = {one: result for one, result in stored.items() if result == chosen.stored}
     most = len(stored) if chosen.sample is None else min(chosen.sample, len(stored))
     mutants = Random(chosen.seed).sample([*stored], most)
     known = known_results(chosen.results)
