@@ -760,7 +760,7 @@ variants(
 )  # fmt: skip
 
 
-# Defaults, which Numba compiles into a kernel. A float32 times an int64 is a float64.
+# A default that Numba compiles into a device function. A float32 times an int64 is a float64.
 
 FACTOR = F(0.1)
 TENTH = float(FACTOR)
@@ -773,26 +773,7 @@ def tenth_of(x, by=FACTOR, more=None):
     return x * by + more
 
 
-@right(lambda a: a[0] * 0 + 4)
-def defaults_of_a_kernel(a, b, factor=FACTOR, pair=(1, 2), more=None, twice=False):
-    i = cuda.grid(1)
-    if more is None:
-        b[i] = (factor * i == TENTH * i) + pair[0] + pair[1]
-    else:
-        b[i] = more[i]
-    if twice:
-        b[i] *= 2
-
-
 @right(lambda a: a[0] * 0 + 1)
 def defaults_of_a_device_function(a, b):
     i = cuda.grid(1)
     b[i] = tenth_of(i) == TENTH * i and tenth_of(i, more=3) == tenth_of(i) + 3
-
-
-@right(lambda a: a[0] + 5, arguments=lambda: [np.arange(64, dtype=F), 5, np.zeros(64, F)])
-def a_default_that_is_not_kept(a, more, b, times=2):
-    i = cuda.grid(1)
-    times -= 1
-    for _ in range(times):
-        b[i] = a[i] + more

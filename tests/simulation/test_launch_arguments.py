@@ -17,6 +17,7 @@ from numba import cuda, float32, int32  # noqa: F401  for kernels
 from numba.cuda import types
 from numba.extending import typeof_impl
 
+import convlab
 from convlab.device import load4  # noqa: F401  for kernels
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.host.programs import simulator
@@ -383,3 +384,41 @@ def test_rows_of_a_local_array_are_checked_as_it_is(row, column, found) -> None:
         else:
             with pytest.raises(SimulationError, match=found):
                 SIM.launch(rows_of_sums, 1, 2, out, row, column)
+
+
+FACTOR = F(0.1)
+
+
+@cuda.jit
+def with_defaults(b, by=FACTOR, more=None, times=1):
+    i = cuda.grid(1)
+    if more is None:
+        b[i] = by * i * times
+
+
+@cuda.jit
+def with_any_number(b, *more):
+    b[0] = len(more)
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "left"),
+    [
+        (with_defaults, (B,), "the launch does not give by and more and times, and Numba keeps no"),
+        (with_defaults, (B, 2, 3), "the launch does not give times, and Numba keeps no defaults"),
+        (with_any_number, (B,), r"\*more takes any number of arguments, which Numba does not"),
+        (with_any_number, (B, 1, 2), r"\*more takes any number of arguments"),
+    ],
+)
+def test_a_launch_gives_each_parameter_one_argument(kernel, arguments, left, typed) -> None:
+    """Numba refuses the launch on a GPU: a signature mismatch."""
+    with pytest.raises(TypeError, match=f"^{kernel.py_func.__name__}: {left}"):
+        convlab.simulate(kernel, 1, 1, *arguments, typed=typed)
+
+
+def test_a_launch_of_convlab_s_own_may_keep_defaults() -> None:
+    """As a stage's launch without a residual does. By Numba's types the product is a float64."""
+    got = np.zeros(32)
+    Simulator(typed=True).launch(with_defaults, 1, 32, got)
+    np.testing.assert_array_equal(got, np.arange(32) * float(FACTOR))

@@ -50,6 +50,7 @@ from convlab.simulation.rules.findings import (
 )
 from convlab.simulation.rules.launch_checks import (
     RefusedArgument,
+    check_all_given,
     check_arguments,
     check_dynamic,
     check_shape,
@@ -173,6 +174,7 @@ def _simulate(
     grid_sizes, block_sizes = _sizes(kernel, grid, block, shared_bytes)
     if inspect.isfunction(function := getattr(kernel, "py_func", None)):
         check_arguments(function, arguments)
+        check_all_given(function, arguments)
         if signatures := getattr(kernel, "declared", None):
             try:
                 arguments = tuple(as_declared(signatures, list(arguments)))

@@ -92,6 +92,25 @@ def check_arguments(function: FunctionType, arguments: tuple[object, ...]) -> No
         ) from None
 
 
+def check_all_given(function: FunctionType, arguments: tuple[object, ...]) -> None:
+    """Raise :class:`RefusedArgument` unless a launch gives each parameter of a kernel one argument.
+    Numba compiles a kernel for the types of the arguments, without defaults; convlab's own launches
+    have them."""
+    parameters = inspect.signature(function).parameters.values()
+    instead = "give each parameter one argument"
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        *_, last = parameters
+        raise RefusedArgument(
+            f"{function.__name__}: {last} takes any number of arguments, which Numba does not "
+            f"launch; {instead}"
+        )
+    if left := [one.name for one in parameters][len(arguments) :]:
+        raise RefusedArgument(
+            f"{function.__name__}: the launch does not give {' and '.join(left)}, and Numba keeps "
+            f"no defaults at a launch; {instead}"
+        )
+
+
 def _check_argument(kernel: str, name: str, given: object) -> None:
     if isinstance(given, tuple):
         for number, one in enumerate(given):
