@@ -138,6 +138,9 @@ def test_what_numba_gives_to_kernels_is_taken() -> None:
     assert b[0] == 0
     Simulator(typed=True).launch(same_body, 1, 1, Body.MARS, Body.MARS, b)
     assert b[0] == 1
+    days = np.timedelta64(2, "D"), np.timedelta64(3, "D")  # NumPy calls their type an integer's
+    Simulator(typed=True).launch(same_body, 1, 1, *days, b)
+    assert b[0] == 0
     matrix = np.array([[1.0, 2.0], [3.0, 4.0]]).view(
         np.matrix
     )  # two dimensions in a kernel, as in any array

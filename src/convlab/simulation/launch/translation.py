@@ -259,10 +259,10 @@ def has_debug(kernel: object) -> bool:
 def argument_types(
     kernel: NumbaKernel, arguments: tuple[object, ...]
 ) -> tuple[tuple[Type, ...], tuple[int, ...]]:
-    """Return Numba's types of the kernel's parameters in a launch with these arguments, and for
-    integers the most bits that they have. The types are those of a declared signature, for which
-    the kernel has been compiled, if one fits. Raises :class:`Untyped` for an argument that has no
-    type."""
+    """Return Numba's types of the kernel's parameters in a launch with these arguments, and the
+    most bits of the integers among the arguments. The types are those of a declared signature, for
+    which the kernel has been compiled, if one fits. Raises :class:`Untyped` for an argument that
+    has no type."""
     # On a GPU a tensor map is an array of 16 uint64.
     given = [
         np.zeros(16, np.uint64) if isinstance(one, BoundMap) else with_arrays(one)
@@ -278,21 +278,23 @@ def argument_types(
     for takes, _ in getattr(kernel, "declared", None) or []:
         if tuple(map(alike, takes)) == tuple(map(alike, types)):
             types = takes
-    omitted = omitted_values(kernel.py_func, len(arguments))
-    types += tuple(map(numba_types.Omitted, omitted))
-    return types, tuple(map(_bits, (*given, *omitted)))
+    bits = tuple(
+        given_bits(
+            int(typing.cast("typing.SupportsInt", one)).bit_length()
+            if isinstance(kind, numba_types.Integer)
+            else WIDEST
+        )
+        for one, kind in zip(given, types, strict=True)
+    )
+    return (*types, *omitted_types(kernel.py_func, len(arguments))), bits
 
 
-def omitted_values(function: FunctionType, given: int) -> tuple[object, ...]:
-    """Return the defaults that a kernel's parameters keep when a launch gives it so many arguments.
-    Numba compiles them into the kernel."""
+def omitted_types(function: FunctionType, given: int) -> tuple[Type, ...]:
+    """Return Numba's types of the parameters that keep their defaults when a launch gives a kernel
+    so many arguments. The defaults are compiled into the kernel."""
     missing = function.__code__.co_argcount - given
-    return (function.__defaults__ or ())[-missing:] if missing > 0 else ()
-
-
-def _bits(value: object) -> int:
-    """Return the bits for which the simulator's copy is made, for an argument of this value."""
-    return given_bits(int(value).bit_length() if isinstance(value, int | np.integer) else WIDEST)
+    defaults = (function.__defaults__ or ())[-missing:] if missing > 0 else ()
+    return tuple(map(numba_types.Omitted, defaults))
 
 
 def _is_record(argument: object) -> typing.TypeGuard[np.ndarray]:
