@@ -191,6 +191,18 @@ def test_options_are_tried_only_where_the_kernel_has_them_too(monkeypatch):
 TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 
 
+def test_every_kernel_is_checked_with_several_warps() -> None:
+    """Within one warp a missing barrier of the block does no harm. That holds for the kernels
+    before the main one as well, some of which are for a few problems only."""
+    most: dict[str, int] = {}
+    for stage in TILED:
+        for one in launches.planned(stage, stage.prepare):
+            for launch in stage.prepare(one.problem, one.tile, **one.options).launches:
+                name = launch.kernel.py_func.__name__
+                most[name] = max(most.get(name, 0), math.prod(launch.block))
+    assert [name for name, threads in most.items() if threads <= 32] == []
+
+
 @pytest.mark.parametrize("stage", TILED, ids=lambda stage: stage.name)
 def test_a_checked_launch_has_several_warps_and_blocks(stage):
     tile = launches.tile_for(stage, launches.SEVERAL)

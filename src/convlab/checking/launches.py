@@ -60,7 +60,8 @@ SEVERAL = "several blocks of several warps"  # larger for some stages: in_blocks
 SPLIT = "split-K"
 TALL_TOO, SPLIT_TOO = "another tile, fewer columns", "split-K, fewer slices"
 OTHER_DEPTH = "several warps, another depth"
-OWN_TILE = TALL, TALL_TOO, OTHER_DEPTH  # left out where the stage has no such tile
+TALL_DEEP = "another tile, many channels"
+OWN_TILE = TALL, TALL_TOO, OTHER_DEPTH, TALL_DEEP  # left out where the stage has no such tile
 PROBLEMS[PARTS[0]] = ConvProblem(1, 1, 181, 159, 1, (3, 2), (2, 3), dilation=(80, 150))
 PROBLEMS[PARTS[1]] = ConvProblem(1, 1, 159, 227, 1, (2, 3), (3, 2), dilation=(150, 80))
 # With K_B = 5 seven slices, of which split-K gives one block four and the other three: an even and
@@ -71,6 +72,10 @@ PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four bloc
 # With K_B = 5 five slices, in split-K three and two: the third slice of a pipeline is never filled.
 PROBLEMS[TALL_TOO] = PROBLEMS[OTHER_DEPTH] = replace(EVERYTHING, in_channels=4)
 PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
+# A kernel before the main one may have as many threads as the tile has columns, such as the im2win
+# transform of many channels. With the tiny tile they are one warp. The second block of channels is
+# not full.
+PROBLEMS[TALL_DEEP] = ConvProblem(1, 20, 4, 7, 5, (2, 1), stride=(1, 2), padding=(1, 0))
 # Problems for some stages only.
 FULL, CHUNKS = "whole tiles", "more channels than a slice"
 STAYING, STAYING_TOO = "one block for all tiles", "two blocks for all tiles"
@@ -217,8 +222,8 @@ def _doubled(tiny: Tile) -> tuple[Tile, ...]:
 
 # Candidates by problem, from the tiny tile; OTHER_DEPTH's, which need the stage, are in tile_for.
 TILES: dict[str, Callable[[Tile], tuple[Tile, ...]]] = {
-    LOW: _low, DEEP: _deep, TALL: _tall, TALL_TOO: _tall, SEVERAL: _wide, SPLIT: _split,
-    SPLIT_TOO: _split, CHUNKS: _wide, ADDED: _doubled,
+    LOW: _low, DEEP: _deep, TALL: _tall, TALL_TOO: _tall, TALL_DEEP: _tall, SEVERAL: _wide,
+    SPLIT: _split, SPLIT_TOO: _split, CHUNKS: _wide, ADDED: _doubled,
 }  # fmt: skip
 
 
