@@ -122,6 +122,14 @@ def test_a_stage_that_is_not_changed_is_not_rejected():
     assert results.result_of(same) == results.SURVIVED
 
 
+@pytest.mark.slow
+def test_a_part_that_is_not_changed_is_not_rejected():
+    """By none of the stages that import it, of which some leave the rest to a library."""
+    module = "convlab.ladder.im2col.batch_slices"
+    same = Mutant(module=module, old='"""', new='"""', line=1, column=0)
+    assert results.result_of(same) == results.SURVIVED
+
+
 G03 = "convlab.ladder.gradients.g03_shared_pixels"
 
 
