@@ -3,6 +3,7 @@ problems, a sample of the generated changes by ``convlab check``."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -216,6 +217,24 @@ def test_results_of_machine_code_are_kept_as_they_come(tmp_path, monkeypatch):
         assert now == made[one]
         assert len(engines.known_results(file)) == number
     assert engines.known_results(file) == {one.key: made[one] for one in mutants}
+
+
+def test_results_of_machine_code_are_summed_up() -> None:
+    wrong, lost, right = [*mutants_of(G03)][:3]
+    now = {
+        wrong: engines.Judged(results.REJECTED, Counter(found=1, compiled=3), 1.5),
+        lost: engines.Judged(results.SURVIVED, Counter(compiled=4), 2.7),
+    }
+    stored = {
+        wrong: results.REJECTED, lost: results.REJECTED, right: results.SURVIVED,
+    }  # fmt: skip
+    document = json.loads(engines.summary(now, stored))
+    assert document["made"] == {results.REJECTED: 2, results.SURVIVED: 1}
+    assert document["launches"] == {"compiled": 7, "found": 1, "all": 8}
+    assert [tuple(row.values()) for row in document["rows"]] == [
+        (results.REJECTED, results.REJECTED, 1, 2),
+        (results.REJECTED, results.SURVIVED, 1, 3),
+    ]
 
 
 SEEMS_ENDLESS = "the other engine must check a loop that does not end"

@@ -338,6 +338,26 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     return "\n".join(tables), ()
 
 
+def engine_mutants_table(document: dict[str, Any]) -> papers.Shown:
+    """Return the table of mutants as machine code: how many have which result, beside that of
+    ``convlab check``, and the time that they took."""
+    rows, made, launches = document["rows"], document["made"], document["launches"]
+    lines = [
+        (row["stored"], row["now"], str(row["mutants"]), str(row["cpu_seconds"])) for row in rows
+    ]
+    tried = ", ".join(
+        f"{sum(row['mutants'] for row in rows if row['stored'] == stored)} of {many} {stored}"
+        for stored, many in made.items()
+    )
+    said = (
+        f"Tried are {tried}. Of {launches['all']} launches that were begun as machine code "
+        f"{launches['compiled']} ended so and {launches['found']} with a finding; the others, "
+        "mostly of kernels with tensor cores, went on with the first engine."
+    )
+    head = "`convlab check`", "as machine code", "mutants", "CPU seconds"
+    return f"{table(head, lines, left=2)}\n{said}\n", ()
+
+
 # Public programs on the simulator.
 
 
@@ -439,5 +459,9 @@ SECTIONS = {
     ),
     "stage-mutants": papers.Section(
         "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
+    ),
+    "engine-mutants": papers.Section(
+        "", "engine_mutants.json", "`python -m stage_mutants.engines`", engine_mutants_table,
+        of_rows=False,
     ),
 }  # fmt: skip

@@ -9,6 +9,10 @@ if it was interrupted. Each launch that can be compiled runs as machine code, an
 compared with the stored one. Launches that count memory traffic or keep a kernel's defaults stay
 as they are. The order is random, so what has been tried is a sample of all. Right mutants of parts
 that many stages share take minutes, wrong ones seconds: ``--stored rejected`` tries the wrong ones.
+
+    PYTHONPATH=src:tests python -m stage_mutants.engines --results engines.jsonl --sum-up
+
+counts what the file has, for docs/mutants.md, and tries nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from functools import partial
@@ -29,6 +33,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from convlab.measuring.machine import environment
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.compiled import compiled_run, engine_choice
 from convlab.simulation.compiled.refused import NeedsGreenlets
@@ -36,8 +41,10 @@ from convlab.simulation.host import programs
 from convlab.simulation.host.programs import simulate
 from convlab.simulation.recording.loops import Loops
 from stage_mutants.generated import Generated
-from stage_mutants.results import REJECTED, SURVIVED, TOLD, result_of, stored_results
+from stage_mutants.results import REJECTED, RESULTS, SURVIVED, TOLD, result_of, stored_results
 
+COMMAND = "python -m stage_mutants.engines"
+SUMMARY = RESULTS.with_name("engine_mutants.json")
 MORE_STEPS = 50  # times the limit of a check: seconds of machine code
 ends: Counter[str] = Counter()  # of launches as machine code: "compiled", "found", or why not
 _on_the_first_engine = Simulator.launch
@@ -142,6 +149,27 @@ def judged_by_processes(
             pool.shutdown(wait=False, cancel_futures=True)  # only those that run are waited for
 
 
+def summary(judged_before: Mapping[Generated, Judged], stored: Mapping[Generated, str]) -> str:
+    """Return the document of ``SUMMARY`` for these mutants: for each stored result and the present
+    one how many there are and their processor seconds, and how often launches ended as they did."""
+    mutants, seconds = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    ends = Counter[str]()
+    for one, now in judged_before.items():
+        mutants[stored[one], now.result] += 1
+        seconds[stored[one], now.result] += now.seconds
+        ends += now.ends
+    told = environment([]) | {"command": f"{COMMAND} --results engines.jsonl --sum-up"}
+    del told["gpu"], told["clocks_mhz"]  # neither plays a part
+    rows = [
+        {"stored": kind[0], "now": kind[1], "mutants": many, "cpu_seconds": round(seconds[kind])}
+        for kind, many in sorted(mutants.items())
+    ]
+    launches = {"compiled": ends["compiled"], "found": ends["found"], "all": ends.total()}
+    made = Counter(stored.values())
+    document = {"environment": told, "made": made, "launches": launches, "rows": rows}
+    return json.dumps(document, indent=1) + "\n"
+
+
 def main() -> int:
     """Print the results; 1 if a wrong mutant is lost or a right one blamed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -150,6 +178,7 @@ def main() -> int:
     parser.add_argument("--stored", choices=(REJECTED, TOLD, SURVIVED), help="only of this result")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--results", metavar="FILE", type=Path, help="JSON, a line for a mutant")
+    parser.add_argument("--sum-up", action="store_true", help=f"write {SUMMARY.name}")
     chosen = parser.parse_args()
     stored = stored_results()
     if chosen.stored is not None:
@@ -158,6 +187,9 @@ def main() -> int:
     mutants = Random(chosen.seed).sample([*stored], most)
     known = known_results(chosen.results)
     before = [(one, known[one.key]) for one in mutants if one.key in known]
+    if chosen.sum_up:
+        SUMMARY.write_text(summary(dict(before), stored), encoding="utf-8")
+        return 0
     left = [one for one in mutants if one.key not in known]
     results, of_launches = Counter[str](), Counter[str]()
     differ, seconds = 0, 0.0
