@@ -21,6 +21,7 @@ from convlab.commands.cli import app
 from convlab.ladder import LADDER, Program, stage_named
 from convlab.ladder.main import m02_implicit_gemm
 from convlab.simulation.recording.loops import EndlessLoop
+from convlab.simulation.rules.memory_traffic import WARP
 
 pytestmark = pytest.mark.same_in_cudasim
 
@@ -194,13 +195,13 @@ TILED = [stage for stage in LADDER if stage.tiny_tile is not None]
 def test_every_kernel_is_checked_with_several_warps() -> None:
     """Within one warp a missing barrier of the block does no harm. That holds for the kernels
     before the main one as well, some of which are for a few problems only."""
-    most: dict[str, int] = {}
+    most: dict[tuple[str, str], int] = {}
     for stage in TILED:
         for one in launches.planned(stage, stage.prepare):
             for launch in stage.prepare(one.problem, one.tile, **one.options).launches:
-                name = launch.kernel.py_func.__name__
-                most[name] = max(most.get(name, 0), math.prod(launch.block))
-    assert [name for name, threads in most.items() if threads <= 32] == []
+                kernel = stage.name, launch.kernel.py_func.__qualname__
+                most[kernel] = max(most.get(kernel, 0), math.prod(launch.block))
+    assert [kernel for kernel, threads in most.items() if threads <= WARP] == []
 
 
 @pytest.mark.parametrize("stage", TILED, ids=lambda stage: stage.name)

@@ -72,10 +72,10 @@ PROBLEMS[SPLIT] = replace(PROBLEMS[TALL], batch=6, out_channels=61)  # four bloc
 # With K_B = 5 five slices, in split-K three and two: the third slice of a pipeline is never filled.
 PROBLEMS[TALL_TOO] = PROBLEMS[OTHER_DEPTH] = replace(EVERYTHING, in_channels=4)
 PROBLEMS[SPLIT_TOO] = replace(PROBLEMS[TALL_TOO], batch=4, out_channels=61)
-# A kernel before the main one may have as many threads as the tile has columns, such as the im2win
-# transform of many channels. With the tiny tile they are one warp. The second block of channels is
+# The threads of a kernel before the main one, such as the im2win transform of many channels, may
+# depend on the tile's columns: with the tiny tile they are one warp. The last block of channels is
 # not full.
-PROBLEMS[TALL_DEEP] = ConvProblem(1, 20, 4, 7, 5, (2, 1), stride=(1, 2), padding=(1, 0))
+PROBLEMS[TALL_DEEP] = ConvProblem(1, 28, 4, 7, 5, (2, 1), stride=(1, 2), padding=(1, 0))
 # Problems for some stages only.
 FULL, CHUNKS = "whole tiles", "more channels than a slice"
 STAYING, STAYING_TOO = "one block for all tiles", "two blocks for all tiles"
