@@ -23,6 +23,34 @@ def run(kernel, *arrays: np.ndarray) -> list:
     return arrays[-1].tolist()
 
 
+TABLE = np.array([1.0, 2.0])
+ENTRY = np.float32(0.5)
+
+
+@cuda.jit(device=True)
+def of_a_default(k, table=TABLE, entry=ENTRY):
+    return table[k] + TABLE[k] + entry
+
+
+@cuda.jit
+def defaults(b):
+    b[0] = of_a_default(1)
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_default_stays_as_it_was_compiled(typed) -> None:
+    """As a global does: both are part of the machine code."""
+    b, before = np.zeros(1), TABLE.copy()
+    kernel = cuda.jit(defaults.py_func)
+    try:
+        Simulator(typed=typed).launch(kernel, 1, 1, b)
+        TABLE[:] = 9
+        Simulator(typed=typed).launch(kernel, 1, 1, b)
+    finally:
+        TABLE[:] = before
+    assert b[0] == 4.5
+
+
 @cuda.jit
 def largest_and_smallest(b):
     n = float32(NAN)

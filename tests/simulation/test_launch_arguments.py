@@ -8,6 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numba.extending import typeof_impl
 
 import convlab
 from convlab.device import load4  # noqa: F401  for kernels
+from convlab.lessons import exercises
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.host.programs import simulator
 from convlab.simulation.launch.global_memory import addresses
@@ -93,7 +95,7 @@ NOT_GIVEN = [  # what Numba gives to no kernel, and what is said of it
     (bytearray(1), f"b is a bytearray, .*: {LISTS}$"),
     ({"x": 1}, "b is a dict, {'x': 1}: .*; give it arrays of the keys and values$"),
     ("x", "b is a str, 'x': .*; give it an array of character codes$"),
-    (None, "b is a NoneType, None: .*; give it a number that stands for none, or leave"),
+    (None, "b is a NoneType, None: .*; give it a number that stands for none, or write"),
     (object(), "^one: b is an object: a kernel takes numbers, arrays and tuples of them$"),
     (Fraction(1, 2), r"b is a Fraction, Fraction\(1, 2\): a kernel takes numbers"),
     (np.longdouble(1), "b is a longdouble, .*: a kernel takes numbers"),
@@ -404,20 +406,27 @@ def with_any_number(b, *more):
     b[0] = len(more)
 
 
+@cuda.jit
+def with_a_keyword(b, *, by=2):
+    b[0] = by
+
+
 @pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize(
     ("kernel", "arguments", "left"),
     [
-        (with_defaults, (B,), "the launch does not give by and more and times, and Numba keeps no"),
-        (with_defaults, (B, 2, 3), "the launch does not give times, and Numba keeps no defaults"),
-        (with_any_number, (B,), r"\*more takes any number of arguments, which Numba does not"),
-        (with_any_number, (B, 1, 2), r"\*more takes any number of arguments"),
+        (with_defaults, (B,), "Numba has no defaults in launches; give by, more, times too"),
+        (with_defaults, (B, 2, 3), "Numba has no defaults in launches; give times too"),
+        (with_any_number, (B,), r"no launch of Numba's gives a parameter such as \*more; write"),
+        (with_any_number, (B, 1, 2), r"no launch of Numba's gives a parameter such as \*more"),
+        (with_a_keyword, (B,), "no launch of Numba's gives a parameter such as by=2; write plain"),
     ],
 )
 def test_a_launch_gives_each_parameter_one_argument(kernel, arguments, left, typed) -> None:
     """Numba refuses the launch on a GPU: a signature mismatch."""
-    with pytest.raises(TypeError, match=f"^{kernel.py_func.__name__}: {left}"):
-        convlab.simulate(kernel, 1, 1, *arguments, typed=typed)
+    for launch in partial(convlab.simulate, typed=typed), convlab.trace, exercises.run:
+        with pytest.raises(TypeError, match=f"^{kernel.py_func.__name__}: {left}"):
+            launch(kernel, 1, 1, *arguments)
 
 
 def test_a_launch_of_convlab_s_own_may_keep_defaults() -> None:

@@ -26,7 +26,9 @@ from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.running.engines import choose
 from convlab.running.engines.simulator import Simulator
+from convlab.simulation.launch.translation import checked_kernel
 from convlab.simulation.rules.findings import SimulationError
+from convlab.simulation.rules.launch_checks import check_all_given
 from convlab.tracing import LaunchTrace, trace
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
@@ -48,6 +50,7 @@ def where() -> str:
 def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
     """Run ``kernel[grid, block](*arrays)`` on the GPU if there is one, otherwise on the simulator,
     which reports mistakes of the kernel. The kernel's stores go to the NumPy arrays."""
+    check_all_given(checked_kernel(kernel).py_func, arrays)
     if choose().is_gpu:
         there = [cuda.to_device(one) if isinstance(one, np.ndarray) else one for one in arrays]
         with warnings.catch_warnings():  # the lessons' launches are small, and Numba says so

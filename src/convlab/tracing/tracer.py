@@ -20,9 +20,11 @@ from convlab.running.engines.cubin import arch_of
 from convlab.running.engines.disassembly import shared_load_bytes
 from convlab.running.engines.simulator import Simulator
 from convlab.running.plans import Plan, check_asked
+from convlab.simulation.launch.translation import checked_kernel
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.coordinates import three
 from convlab.simulation.rules.findings import NotSimulated, SimulationError
+from convlab.simulation.rules.launch_checks import check_all_given
 from convlab.support.values import integer, shown
 from convlab.tracing.recorded import (
     LaunchTrace,
@@ -54,6 +56,7 @@ def trace(
     a compiler that is not installed, ``UnknownGPU`` for a GPU that the compilers do not know.
     """
     blocks = math.prod(three(grid, "grid"))
+    check_all_given(checked_kernel(kernel).py_func, arguments)
     _check_compiled(compiled)
     _check_shown(block_shown, str(getattr(kernel, "__name__", "the kernel")), blocks)
     hosts = [a.copy_to_host() if hasattr(a, "copy_to_host") else a for a in arguments]

@@ -14,7 +14,6 @@ hand them over.
 from __future__ import annotations
 
 from functools import lru_cache
-from inspect import signature
 
 from numba.cuda import types as numba_types
 
@@ -31,6 +30,7 @@ from convlab.running.engines.cubin import Cubin, arch_of, store, stored
 from convlab.running.engines.kernel_identity import ArgumentTypes, kernel_key
 from convlab.support import kernel_files
 from convlab.support.installing import how_to_install
+from convlab.support.kernel_defaults import kept_defaults
 
 __all__ = [
     "CompilerMissing", "UnknownGPU", "argument_types", "compile_kernel", "compile_launch",
@@ -59,9 +59,8 @@ def argument_types(launch: Launch, program: Program) -> ArgumentTypes:
         )
         for argument in launch.arguments
     )
-    parameters = [*signature(launch.kernel.py_func).parameters.values()]
-    left = [one.default for one in parameters[len(given) :] if one.default is not one.empty]
-    return given + tuple(map(numba_types.Omitted, left))
+    kept = kept_defaults(launch.kernel.py_func, len(given))
+    return given + tuple(map(numba_types.Omitted, kept))
 
 
 def compile_launch(launch: Launch, program: Program, capability: Capability) -> Cubin:

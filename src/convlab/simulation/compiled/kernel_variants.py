@@ -14,7 +14,7 @@ from convlab.simulation.compiled.memory import type_of
 from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.language.compilations import NumbaKernel
 from convlab.simulation.language.compiled_values import Values, values_of
-from convlab.simulation.launch.translation import argument_types
+from convlab.simulation.launch.translation import parameter_types
 from convlab.simulation.rules.launch_checks import with_arrays
 
 
@@ -39,7 +39,7 @@ class KernelVariant:
         self._kernel, given = facts.kernel, facts.arguments
         self._refusals = history.refusals
         self._kinds = tuple(type_of(with_arrays(one)) for one in given)
-        self._gpu_types, _ = argument_types(self._kernel, given)
+        self._gpu_types, _ = parameter_types(self._kernel, given)
         self._values = values_of(self._kernel, self._gpu_types)
 
     def refusal(self) -> str:

@@ -20,7 +20,8 @@ from convlab.simulation.host.launch_configuration import SimulatorsKernel
 from convlab.simulation.language.code_names import names_used, references
 from convlab.simulation.language.refusals import Untyped
 from convlab.simulation.language.signatures import as_declared
-from convlab.simulation.launch.translation import argument_types
+from convlab.simulation.launch.translation import parameter_types
+from convlab.simulation.rules.launch_checks import check_all_given
 
 # The options of ``@cuda.jit`` that change the machine code.
 OPTIONS = ("fastmath", "forceinline", "launch_bounds", "max_registers")
@@ -51,8 +52,9 @@ class LaunchedKernels:
         types: tuple[Any, ...] = ()
         signatures = getattr(kernel, "declared", None) or []
         try:
+            check_all_given(kernel.py_func, arguments)
             given = as_declared(signatures, list(arguments)) if signatures else arguments
-            types, _ = argument_types(kernel, tuple(given))
+            types, _ = parameter_types(kernel, tuple(given))
         except TypeError:  # they do not fit, for which the launch is refused
             return
         except Untyped as why:

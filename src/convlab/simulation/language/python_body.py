@@ -145,8 +145,11 @@ class Copier:
             except ValueError:  # a variable that has no value yet
                 continue
             cell.cell_contents = self._replaced(value, attributes, values)
-        if (defaults := function.__defaults__) is not None:
-            copy.__defaults__ = tuple(self._replaced(one, attributes, values) for one in defaults)
+        # As globals: NumPy's numbers become Python's, and what changes later is not seen.
+        copy.__defaults__ = tuple(
+            self._replaced(kept(values, f"default {number}", default), attributes, values)
+            for number, default in enumerate(function.__defaults__ or ())
+        )
         return copy
 
     def codes(self) -> Iterator[CodeType]:

@@ -41,6 +41,7 @@ from convlab.simulation.rules.findings import NotSimulated
 from convlab.simulation.rules.launch_checks import with_arrays
 from convlab.simulation.rules.retries import has_update_by_two_atomics
 from convlab.simulation.threads.simulated_cuda import SimulatedCuda
+from convlab.support.kernel_defaults import kept_defaults
 from convlab.support.values import shown
 
 # Calls by which threads communicate.
@@ -55,7 +56,7 @@ class Translation:
     """A kernel's function as a launch runs it, and facts from its text.
 
     ``untyped`` says why registers do not have Numba's types, if that was asked for in vain.
-    ``types`` are those of the arguments, None without Numba's types. ``names`` are the names that
+    ``types`` are those of the parameters, None without Numba's types. ``names`` are the names that
     the kernel and its device functions use; ``called`` are the intrinsics among them.
     """
 
@@ -207,7 +208,7 @@ class Translator:
         )
         if not self._typed:
             return copier, copier.copy(self._function)
-        types, bits = argument_types(self._kernel, arguments)
+        types, bits = parameter_types(self._kernel, arguments)
         check_kernel(self._function, types)
         self._types = types
         return copier, copier.copy(self._function, types, bits)
@@ -256,13 +257,13 @@ def has_debug(kernel: object) -> bool:
     return bool(options.get("debug") or getattr(kernel, "_debug", False))
 
 
-def argument_types(
+def parameter_types(
     kernel: NumbaKernel, arguments: tuple[object, ...]
 ) -> tuple[tuple[Type, ...], tuple[int, ...]]:
-    """Return Numba's types of the kernel's parameters in a launch with these arguments, and the
-    most bits of the integers among the arguments. The types are those of a declared signature, for
-    which the kernel has been compiled, if one fits. Raises :class:`Untyped` for an argument that
-    has no type."""
+    """Return Numba's types of the kernel's parameters in a launch with these arguments, and for
+    integers the most bits that they have. The types are those of a declared signature, for which
+    the kernel has been compiled, if one fits. Raises :class:`Untyped` for an argument that has no
+    type."""
     # On a GPU a tensor map is an array of 16 uint64.
     given = [
         np.zeros(16, np.uint64) if isinstance(one, BoundMap) else with_arrays(one)
@@ -286,15 +287,8 @@ def argument_types(
         )
         for one, kind in zip(given, types, strict=True)
     )
-    return (*types, *omitted_types(kernel.py_func, len(arguments))), bits
-
-
-def omitted_types(function: FunctionType, given: int) -> tuple[Type, ...]:
-    """Return Numba's types of the parameters that keep their defaults when a launch gives a kernel
-    so many arguments. The defaults are compiled into the kernel."""
-    missing = function.__code__.co_argcount - given
-    defaults = (function.__defaults__ or ())[-missing:] if missing > 0 else ()
-    return tuple(map(numba_types.Omitted, defaults))
+    kept = kept_defaults(kernel.py_func, len(arguments))
+    return (*types, *map(numba_types.Omitted, kept)), (*bits, *[given_bits(WIDEST)] * len(kept))
 
 
 def _is_record(argument: object) -> typing.TypeGuard[np.ndarray]:

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from inspect import Parameter
 from types import FunctionType, SimpleNamespace
 
 import numpy as np
@@ -29,12 +30,13 @@ _NUMBERS = (
     *(types.NPDatetime, types.NPTimedelta),
 )
 _RULE = "a kernel takes numbers, arrays and tuples of them"
+_NO_LAUNCH_GIVES = Parameter.VAR_POSITIONAL, Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD
 # The advice for an argument, by its type.
 _INSTEAD: dict[type | tuple[type, ...], str] = {
     (list, set, frozenset, range, bytes, bytearray, memoryview): "give it a NumPy array",
     dict: "give it arrays of the keys and values",
     str: "give it an array of character codes",
-    type(None): "give it a number that stands for none, or leave the parameter out",
+    type(None): "give it a number that stands for none, or write a kernel without the parameter",
     type: "let the kernel refer to the type by a global name",
     FunctionType: "let the kernel refer to a device function by a global name",
     np.ma.MaskedArray: "give it the data and the mask as two arrays",
@@ -93,21 +95,19 @@ def check_arguments(function: FunctionType, arguments: tuple[object, ...]) -> No
 
 
 def check_all_given(function: FunctionType, arguments: tuple[object, ...]) -> None:
-    """Raise :class:`RefusedArgument` unless a launch gives each parameter of a kernel one argument.
-    Numba compiles a kernel for the types of the arguments, without defaults; convlab's own launches
-    have them."""
-    parameters = inspect.signature(function).parameters.values()
-    instead = "give each parameter one argument"
-    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        *_, last = parameters
+    """Raise :class:`RefusedArgument` unless a launch of Numba's gives each parameter of a kernel
+    one argument. Numba compiles a kernel for the types of the arguments, without defaults.
+    Launches of convlab's stages have defaults, so an engine does not ask for this."""
+    parameters = [*inspect.signature(function).parameters.values()]
+    for one in parameters:
+        if one.kind in _NO_LAUNCH_GIVES:
+            raise RefusedArgument(
+                f"{function.__name__}: no launch of Numba's gives a parameter such as {one}; write "
+                "plain parameters"
+            )
+    if left := [one.name for one in parameters[len(arguments) :]]:
         raise RefusedArgument(
-            f"{function.__name__}: {last} takes any number of arguments, which Numba does not "
-            f"launch; {instead}"
-        )
-    if left := [one.name for one in parameters][len(arguments) :]:
-        raise RefusedArgument(
-            f"{function.__name__}: the launch does not give {' and '.join(left)}, and Numba keeps "
-            f"no defaults at a launch; {instead}"
+            f"{function.__name__}: Numba has no defaults in launches; give {', '.join(left)} too"
         )
 
 
