@@ -338,24 +338,33 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     return "\n".join(tables), ()
 
 
+MOST_ENDS = 8  # of launches that are told, the most frequent ones
+
+
 def engine_mutants_table(document: dict[str, Any]) -> papers.Shown:
-    """Return the table of mutants as machine code: how many have which result, beside that of
-    ``convlab check``, and the time that they took."""
-    rows, made, launches = document["rows"], document["made"], document["launches"]
+    """Return the tables of mutants as machine code: how many have which result, beside that of
+    ``convlab check``, the time that they took, and how their launches ended."""
+    rows, launches = document["rows"], document["launches"]
+    tried = [
+        f"{sum(row['mutants'] for row in rows if row['stored'] == result)} of {count} {result}"
+        for result, count in document["stored"].items()
+    ]
+    said = f"As machine code were tried, by their results of `convlab check`: {', '.join(tried)}."
     lines = [
         (row["stored"], row["now"], str(row["mutants"]), str(row["cpu_seconds"])) for row in rows
     ]
-    tried = ", ".join(
-        f"{sum(row['mutants'] for row in rows if row['stored'] == stored)} of {many} {stored}"
-        for stored, many in made.items()
+    ends = [
+        (_ENDS.get(end, f"went on as Python: {end}"), str(count))
+        for end, count in [*launches.items()][:MOST_ENDS]
+    ]
+    tables = (
+        table(("`convlab check`", "as machine code", "mutants", "CPU seconds"), lines, left=2),
+        table(("launches begun as machine code", "how many"), ends),
     )
-    said = (
-        f"Tried are {tried}. Of {launches['all']} launches that were begun as machine code "
-        f"{launches['compiled']} ended so and {launches['found']} with a finding; the others, "
-        "mostly of kernels with tensor cores, went on with the first engine."
-    )
-    head = "`convlab check`", "as machine code", "mutants", "CPU seconds"
-    return f"{table(head, lines, left=2)}\n{said}\n", ()
+    return "\n".join([said, "", *tables]), ()
+
+
+_ENDS = {"compiled": "ended so, with nothing found", "found": "ended with a finding"}
 
 
 # Public programs on the simulator.
@@ -461,7 +470,7 @@ SECTIONS = {
         "", "stage_mutants.json", "`python -m stage_mutants`", mutants_tables, of_rows=False
     ),
     "engine-mutants": papers.Section(
-        "", "engine_mutants.json", "`python -m stage_mutants.engines`", engine_mutants_table,
-        of_rows=False,
+        "", "engine_mutants.json", "`python -m stage_mutants.engines --sum-up`",
+        engine_mutants_table, of_rows=False,
     ),
 }  # fmt: skip

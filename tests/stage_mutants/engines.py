@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -29,7 +29,6 @@ from itertools import chain
 from pathlib import Path
 from random import Random
 from time import process_time
-from types import FunctionType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -40,6 +39,8 @@ from convlab.simulation.compiled.refused import NeedsGreenlets
 from convlab.simulation.host import programs
 from convlab.simulation.host.programs import simulate
 from convlab.simulation.recording.loops import Loops
+from convlab.simulation.rules.findings import SimulationError
+from convlab.support.kernel_defaults import kept_defaults
 from stage_mutants.generated import Generated
 from stage_mutants.results import REJECTED, RESULTS, SURVIVED, TOLD, result_of, stored_results
 
@@ -55,7 +56,9 @@ def _launch(
     self: Simulator, kernel: Any, grid: Any, block: Any, *arguments: Any, shared_bytes: int = 0
 ) -> None:
     counted = self.recorder is not None or self._counts is not None
-    if not self.strict or counted or keeps_defaults(kernel.py_func, arguments):
+    # Stages that can add a residual leave it out. Numba's launches, as of ``simulate``, cannot.
+    kept = kept_defaults(kernel.py_func, len(arguments))
+    if not self.strict or counted or kept:
         _on_the_first_engine(self, kernel, grid, block, *arguments, shared_bytes=shared_bytes)
         return
     with ExitStack() as patches:
@@ -80,17 +83,14 @@ def _loops_of_check(loops: Loops, _left: int, finds: bool) -> Loops:
     return loops.afresh(finds=finds)
 
 
-def keeps_defaults(function: FunctionType, arguments: tuple[object, ...]) -> bool:
-    """Return whether a launch leaves parameters at their defaults, which Numba's launches cannot.
-    Stages that can add a residual are launched so."""
-    return len(arguments) < function.__code__.co_argcount
-
-
 def _noted(self: compiled_run.CompiledRun) -> None:
-    end = "found"
+    end = "an error"
     try:
         _run(self)
         end = "compiled"
+    except SimulationError:
+        end = "found"
+        raise
     except NeedsGreenlets as why:
         end = str(why)
         raise
@@ -149,24 +149,28 @@ def judged_by_processes(
             pool.shutdown(wait=False, cancel_futures=True)  # only those that run are waited for
 
 
-def summary(judged_before: Mapping[Generated, Judged], stored: Mapping[Generated, str]) -> str:
-    """Return the document of ``SUMMARY`` for these mutants: for each stored result and the present
-    one how many there are and their processor seconds, and how often launches ended as they did."""
-    mutants, seconds = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    ends = Counter[str]()
-    for one, now in judged_before.items():
-        mutants[stored[one], now.result] += 1
-        seconds[stored[one], now.result] += now.seconds
-        ends += now.ends
-    told = environment([]) | {"command": f"{COMMAND} --results engines.jsonl --sum-up"}
-    del told["gpu"], told["clocks_mhz"]  # neither plays a part
+def summary(tried: Mapping[Generated, Judged], stored: Mapping[Generated, str]) -> str:
+    """Return the document of ``SUMMARY``: how many mutants have which stored result and which one
+    as machine code, with their processor seconds, and the ends of their launches."""
+    mutants, seconds = Counter[tuple[str, str]](), defaultdict[tuple[str, str], float](float)
+    launches = Counter[str]()
+    for mutant, now in tried.items():
+        results = stored[mutant], now.result
+        mutants[results] += 1
+        seconds[results] += now.seconds
+        launches += now.ends
     rows = [
-        {"stored": kind[0], "now": kind[1], "mutants": many, "cpu_seconds": round(seconds[kind])}
-        for kind, many in sorted(mutants.items())
+        {"stored": before, "now": now, "mutants": count, "cpu_seconds": round(seconds[before, now])}
+        for (before, now), count in sorted(mutants.items())
     ]
-    launches = {"compiled": ends["compiled"], "found": ends["found"], "all": ends.total()}
-    made = Counter(stored.values())
-    document = {"environment": told, "made": made, "launches": launches, "rows": rows}
+    facts = environment([]) | {"command": f"{COMMAND} --results engines.jsonl --sum-up"}
+    del facts["gpu"], facts["clocks_mhz"]  # neither plays a part
+    document = {
+        "environment": facts,
+        "stored": Counter(stored.values()),
+        "launches": dict(launches.most_common()),
+        "rows": rows,
+    }
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -180,6 +184,10 @@ def main() -> int:
     parser.add_argument("--results", metavar="FILE", type=Path, help="JSON, a line for a mutant")
     parser.add_argument("--sum-up", action="store_true", help=f"write {SUMMARY.name}")
     chosen = parser.parse_args()
+    if chosen.sum_up and not (chosen.results and chosen.results.is_file()):
+        parser.error("--sum-up needs --results FILE with results")
+    if chosen.sum_up and (chosen.stored or chosen.sample is not None):
+        parser.error("--sum-up counts all: not with --stored or --sample")
     stored = stored_results()
     if chosen.stored is not None:
         stored = {one: result for one, result in stored.items() if result == chosen.stored}

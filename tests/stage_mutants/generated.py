@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from convlab.checking import checker
 from convlab.ladder import BACKWARD, LADDER, Launch
 from stage_mutants.mutant import Mutant
+from stage_mutants.own_problems import last_step
 from stage_mutants.sources import code_of, imports_of
 
 # Calls that are removed, each with what its arguments become instead: the number of an argument,
@@ -277,15 +277,13 @@ def _tight(text):
 @cache
 def modules() -> dict[str, tuple[str, ...]]:
     """The modules with kernels, and as which stages their mutants are checked: a stage's own first,
-    then those that import the module. Stages in which a library does the rest are not among them,
-    because a check refuses them. Of gradients, each stage checks its own module only."""
+    then those that import the module, also where a library does the rest. Of gradients, each stage
+    checks its own module only."""
     own: dict[str, tuple[str, ...]] = {}
     importing: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for stage in LADDER:
-        steps = stage.prepare(stage.adapted(checker.PIXEL), stage.tiny_tile).launches
-        if not isinstance(steps[-1], Launch):
-            continue
-        own[stage.module] = (stage.name,)
+        if isinstance(last_step(stage), Launch):
+            own[stage.module] = (stage.name,)
         for one in imports_of(stage.module):
             importing[one] += (stage.name,)
     own |= {stage.module: (stage.name,) for stage in BACKWARD}

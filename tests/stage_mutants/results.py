@@ -15,7 +15,7 @@ from convlab.checking.launches import SPLIT_TOO, planned
 from convlab.ladder import Stage, stage_named
 from convlab.problems.problem import ConvProblem
 from convlab.support.dask_workers import dask_workers
-from stage_mutants import gradients
+from stage_mutants import own_problems
 from stage_mutants.generated import KEY, Generated, modules, mutants_of
 from stage_mutants.mutant import Mutant
 
@@ -53,8 +53,8 @@ def result_of(mutant: Mutant) -> str:
 
 
 def _checked_as(mutant: Mutant, name: str) -> str:
-    if (of_gradients := gradients.stage_of_gradients(name)) is not None:
-        return _checked_as_gradients(mutant, of_gradients)
+    if name in own_problems.stages():
+        return _checked_on_own_problems(mutant, own_problems.stages()[name])
     stage = stage_named(name)
     model = stage.adapted(COUNTED)
     with TemporaryDirectory() as folder:
@@ -72,13 +72,13 @@ def _checked_as(mutant: Mutant, name: str) -> str:
     return TOLD if any(not one.ok or one.fewer_barriers for one in compared) else SURVIVED
 
 
-def _checked_as_gradients(mutant: Mutant, stage: Stage) -> str:
+def _checked_on_own_problems(mutant: Mutant, stage: Stage) -> str:
     with TemporaryDirectory() as folder:
         try:
             made = mutant.stage(stage.module, Path(folder))
         except (ValueError, NameError, IndexError, TypeError, SyntaxError):
             return REJECTED
-        right = all(gradients.attempts(stage, made.prepare))
+        right = all(own_problems.attempts(stage, made.prepare))
         return SURVIVED if right else REJECTED
 
 

@@ -1,4 +1,5 @@
-"""Problems that check the stages of gradients: ``convlab check`` takes convolutions only."""
+"""Problems of their own, for stages that ``convlab check`` does not take: those of gradients, and
+those in which a library does the rest."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from typing import Literal
 import numpy as np
 
 from convlab import Stage, Tile
+from convlab.checking.launches import PIXEL
 from convlab.checking.loop_limits import limited_loops
 from convlab.checking.unwritten import unwritten
-from convlab.ladder import BACKWARD, Program, allowances
+from convlab.ladder import BACKWARD, LADDER, Launch, Program, allowances
 from convlab.problems.gradient import Gradient
 from convlab.problems.number_types import FLOAT32
 from convlab.problems.oracle import Oracle, random_tensors
@@ -26,24 +28,25 @@ from convlab.simulation.rules.findings import SimulationError
 
 @dataclass(frozen=True)
 class Case:
-    """A problem of a gradient, with a tile, options of the stage, and whole or other numbers."""
+    """A convolution or a gradient of it, with a tile, options of the stage, and whole or other
+    numbers."""
 
     problem: ConvProblem
-    of: Literal["input", "weight"]
+    of: Literal["input", "weight", "output"]
     tile: Tile | None = None
     numbers: Literal["integers", "normal", "extreme", "hidden"] = "integers"
     options: dict[str, int] = field(default_factory=dict, hash=False)
 
     @property
-    def gradient(self) -> Gradient:
-        return Gradient(self.problem, self.of)
+    def computed(self) -> ConvProblem | Gradient:
+        return self.problem if self.of == "output" else Gradient(self.problem, self.of)
 
     def tensors(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the two tensors that are read. Of extreme numbers one is infinite and one is the
         largest float32, which TF32 rounds to infinity; what it is multiplied by is below one. Of
         hidden numbers the largest meets only zeros, so TF32 makes NaN of sums that are small."""
         integers = self.numbers == "integers"
-        input, weight, _ = random_tensors(self.gradient, 0, bias=False, integers=integers)
+        input, weight, _ = random_tensors(self.computed, 0, bias=False, integers=integers)
         if self.numbers == "extreme":
             input /= 8
             weight.flat[weight.size // 2] = FLOAT32.largest
@@ -70,6 +73,7 @@ AWKWARD = (
 TINY = Tile(8, 128, 16, 2, 4)
 # By the start of a stage's name.
 CASES: dict[str, tuple[Case, ...]] = {
+    "i0": tuple(Case(problem, "output") for problem in AWKWARD if problem.groups == 1),
     "g0": tuple(Case(problem, side) for problem, side in product(AWKWARD, SIDES)),
     # dL/dweight by blocks that share the pixels: tails of pixels, taps and channels, several blocks
     # of each; float4s of dL/doutput; an image that begins within four pixels; more parts than
@@ -101,9 +105,16 @@ CASES: dict[str, tuple[Case, ...]] = {
 }  # fmt: skip
 
 
-def stage_of_gradients(name: str) -> Stage | None:
-    """Return the stage of that name in ``BACKWARD``; None if there is none."""
-    return next((stage for stage in BACKWARD if stage.name == name), None)
+@cache
+def stages() -> dict[str, Stage]:
+    """Return the stages that have problems of their own, by name."""
+    ended_by_library = [one for one in LADDER if not isinstance(last_step(one), Launch)]
+    return {stage.name: stage for stage in (*ended_by_library, *BACKWARD)}
+
+
+def last_step(stage: Stage) -> object:
+    """Return the last step of a stage's program: the main kernel's launch, or a library's work."""
+    return stage.prepare(stage.adapted(PIXEL), stage.tiny_tile).launches[-1]
 
 
 def attempts(stage: Stage, prepare: Callable[..., Program]) -> Iterator[bool]:
@@ -124,16 +135,15 @@ def _is_right(stage: Stage, prepare: Callable[..., Program], case: Case) -> bool
     # Extreme and hidden numbers make NaN of sums in a buffer.
     if partly_unwritten and case.numbers in ("integers", "normal"):
         return False
-    oracle = Oracle(case.gradient, *case.tensors())
-    return bool(oracle.check(output, **allowances(stage, case.gradient)).ok)
+    oracle = Oracle(case.computed, *case.tensors())
+    return bool(oracle.check(output, **allowances(stage, case.computed)).ok)
 
 
 @cache
 def _iterations(name: str, case: Case, most: int) -> int:
     """Count the iterations that all loops of all threads of the stage's kernels run together, at
     most ``most``."""
-    stage, loops = stage_of_gradients(name), Loops(most)
-    assert stage is not None
+    stage, loops = stages()[name], Loops(most)
     try:
         _run(stage, stage.prepare, case, strict=False, loops=loops)
     except EndlessLoop:
@@ -144,13 +154,13 @@ def _iterations(name: str, case: Case, most: int) -> int:
 def _run(
     stage: Stage, prepare: Callable[..., Program], case: Case, strict: bool, loops: Loops
 ) -> tuple[np.ndarray, str]:
-    """Return the gradient, and the name of a buffer that is partly unwritten."""
+    """Return the result, and the name of a buffer that is partly unwritten."""
     tile = case.tile or stage.tiny_tile
-    program = prepare(case.gradient, tile, **case.options)
+    program = prepare(case.computed, tile, **case.options)
     simulator = Simulator(strict, loops=loops)
-    output = np.full(case.gradient.output_shape, np.nan, np.float32)
-    plan = Plan(case.gradient, stage, tile, simulator, program=program)
-    no_bias = np.zeros(case.gradient.out_channels, np.float32)
+    output = np.full(case.computed.output_shape, np.nan, np.float32)
+    plan = Plan(case.computed, stage, tile, simulator, program=program)
+    no_bias = np.zeros(case.computed.out_channels, np.float32)
     arrays = *case.tensors(), output, no_bias
     plan(*arrays)
     return output, unwritten(plan, arrays)
