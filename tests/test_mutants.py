@@ -223,15 +223,15 @@ def test_results_of_machine_code_are_summed_up() -> None:
     wrong, lost, right = [*mutants_of(G03)][:3]
     now = {
         wrong: engines.Judged(results.REJECTED, Counter(found=1, compiled=3), 1.5),
-        lost: engines.Judged(results.SURVIVED, Counter(compiled=4), 2.7),
+        lost: engines.Judged(results.SURVIVED, Counter({"a tensor core": 4}), 2.7),
     }
     stored = {wrong: results.REJECTED, lost: results.REJECTED, right: results.SURVIVED}
     document = json.loads(engines.summary(now, stored))
     assert document["stored"] == {results.REJECTED: 2, results.SURVIVED: 1}
-    assert document["launches"] == {"compiled": 7, "found": 1}
+    assert document["launches"] == {"a tensor core": 4, "compiled": 3, "found": 1}
     assert [tuple(row.values()) for row in document["rows"]] == [
-        (results.REJECTED, results.REJECTED, 1, 2),
-        (results.REJECTED, results.SURVIVED, 1, 3),
+        (results.REJECTED, results.REJECTED, 1, 0, 2),
+        (results.REJECTED, results.SURVIVED, 1, 1, 3),
     ]
 
 

@@ -338,7 +338,7 @@ def mutants_tables(document: dict[str, Any]) -> papers.Shown:
     return "\n".join(tables), ()
 
 
-MOST_ENDS = 8  # of launches that are told, the most frequent ones
+ENDS = {"compiled": "ended so, with nothing found", "found": "ended with a finding"}
 
 
 def engine_mutants_table(document: dict[str, Any]) -> papers.Shown:
@@ -349,22 +349,18 @@ def engine_mutants_table(document: dict[str, Any]) -> papers.Shown:
         f"{sum(row['mutants'] for row in rows if row['stored'] == result)} of {count} {result}"
         for result, count in document["stored"].items()
     ]
-    said = f"As machine code were tried, by their results of `convlab check`: {', '.join(tried)}."
-    lines = [
-        (row["stored"], row["now"], str(row["mutants"]), str(row["cpu_seconds"])) for row in rows
+    said = f"Tried, by the result of `convlab check`: {', '.join(tried)}."
+    names = "stored", "now", "mutants", "only_python", "cpu_seconds"
+    lines = [tuple(str(row[name]) for name in names) for row in rows]
+    head = "`convlab check`", "here", "mutants", "of them, all launches as Python", "CPU seconds"
+    ends = [(words, str(launches[end])) for end, words in ENDS.items()]
+    ends += [
+        (f"went on as Python: {end}", str(count))
+        for end, count in launches.items()
+        if end not in ENDS
     ]
-    ends = [
-        (_ENDS.get(end, f"went on as Python: {end}"), str(count))
-        for end, count in [*launches.items()][:MOST_ENDS]
-    ]
-    tables = (
-        table(("`convlab check`", "as machine code", "mutants", "CPU seconds"), lines, left=2),
-        table(("launches begun as machine code", "how many"), ends),
-    )
+    tables = table(head, lines, left=2), table(("launches begun as machine code", "how many"), ends)
     return "\n".join([said, "", *tables]), ()
-
-
-_ENDS = {"compiled": "ended so, with nothing found", "found": "ended with a finding"}
 
 
 # Public programs on the simulator.

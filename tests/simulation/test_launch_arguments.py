@@ -20,13 +20,16 @@ from numba.extending import typeof_impl
 
 import convlab
 from convlab.device import load4  # noqa: F401  for kernels
+from convlab.ladder import Launch
 from convlab.lessons import exercises
+from convlab.running.engines import choose
 from convlab.running.engines.simulator import Simulator
 from convlab.simulation.host.programs import simulator
 from convlab.simulation.launch.global_memory import addresses
 from convlab.simulation.recording.access_log import GLOBAL
 from convlab.simulation.rules.findings import NotSimulated, SimulationError
 from convlab.simulation.threads.waiting import ThreadRunner
+from convlab.tracing import trace_launch
 
 SIM = Simulator()
 F = np.float32
@@ -415,18 +418,27 @@ def with_a_keyword(b, *, by=2):
 @pytest.mark.parametrize(
     ("kernel", "arguments", "left"),
     [
-        (with_defaults, (B,), "Numba has no defaults in launches; give by, more, times too"),
-        (with_defaults, (B, 2, 3), "Numba has no defaults in launches; give times too"),
-        (with_any_number, (B,), r"no launch of Numba's gives a parameter such as \*more; write"),
-        (with_any_number, (B, 1, 2), r"no launch of Numba's gives a parameter such as \*more"),
-        (with_a_keyword, (B,), "no launch of Numba's gives a parameter such as by=2; write plain"),
+        (with_defaults, (B,), "the launch does not give by, more, times; Numba's launches use no"),
+        (with_defaults, (B, 2, 3), "the launch does not give times; Numba's launches use no defa"),
+        (with_any_number, (B,), "more is a variadic positional parameter, and a launch gives"),
+        (with_any_number, (B, 1, 2), "more is a variadic positional parameter"),
+        (with_a_keyword, (B,), "by is a keyword-only parameter, and a launch gives positional"),
     ],
 )
 def test_a_launch_gives_each_parameter_one_argument(kernel, arguments, left, typed) -> None:
     """Numba refuses the launch on a GPU: a signature mismatch."""
-    for launch in partial(convlab.simulate, typed=typed), convlab.trace, exercises.run:
+    for launch in partial(convlab.simulate, typed=typed), convlab.trace:
         with pytest.raises(TypeError, match=f"^{kernel.py_func.__name__}: {left}"):
             launch(kernel, 1, 1, *arguments)
+
+
+def test_a_lesson_s_launch_that_lacks_an_argument_is_told(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(exercises, "choose", lambda: choose("simulator"))
+    exercises.run(same_body, 1, 1, 1)
+    exercises.run(with_defaults, 1, 1, B)
+    told = capsys.readouterr().out
+    assert "same_body: the launch does not give other, b\n" in told
+    assert "with_defaults: the launch does not give by, more, times; Numba's" in told
 
 
 def test_a_launch_of_convlab_s_own_may_keep_defaults() -> None:
@@ -434,3 +446,6 @@ def test_a_launch_of_convlab_s_own_may_keep_defaults() -> None:
     got = np.zeros(32)
     Simulator(typed=True).launch(with_defaults, 1, 32, got)
     np.testing.assert_array_equal(got, np.arange(32) * float(FACTOR))
+    step = Launch(with_defaults, grid=(1,), block=(32,), arguments=("output",))
+    (store,) = trace_launch(step, [got]).of("b")
+    assert store.lanes == 32

@@ -6,7 +6,7 @@ others?
 
 The second one tries all stored mutants, writes each result to a file as it comes, and goes on there
 if it was interrupted. Each launch that can be compiled runs as machine code, and the result is
-compared with the stored one. Launches that count memory traffic or keep a kernel's defaults stay
+compared with the stored one. Launches that count memory traffic or leave a residual out stay
 as they are. The order is random, so what has been tried is a sample of all. Right mutants of parts
 that many stages share take minutes, wrong ones seconds: ``--stored rejected`` tries the wrong ones.
 
@@ -153,15 +153,22 @@ def summary(tried: Mapping[Generated, Judged], stored: Mapping[Generated, str]) 
     """Return the document of ``SUMMARY``: how many mutants have which stored result and which one
     as machine code, with their processor seconds, and the ends of their launches."""
     mutants, seconds = Counter[tuple[str, str]](), defaultdict[tuple[str, str], float](float)
-    launches = Counter[str]()
+    only_python, launches = Counter[tuple[str, str]](), Counter[str]()
     for mutant, now in tried.items():
         results = stored[mutant], now.result
         mutants[results] += 1
+        only_python[results] += not (now.ends["compiled"] or now.ends["found"])
         seconds[results] += now.seconds
         launches += now.ends
     rows = [
-        {"stored": before, "now": now, "mutants": count, "cpu_seconds": round(seconds[before, now])}
-        for (before, now), count in sorted(mutants.items())
+        {
+            "stored": results[0],
+            "now": results[1],
+            "mutants": count,
+            "only_python": only_python[results],  # whose launches all stayed with the first engine
+            "cpu_seconds": round(seconds[results]),
+        }
+        for results, count in sorted(mutants.items())
     ]
     facts = environment([]) | {"command": f"{COMMAND} --results engines.jsonl --sum-up"}
     del facts["gpu"], facts["clocks_mhz"]  # neither plays a part

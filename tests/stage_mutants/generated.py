@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from convlab.ladder import BACKWARD, LADDER, Launch
+from convlab.ladder import BACKWARD, LADDER
 from stage_mutants.mutant import Mutant
-from stage_mutants.own_problems import last_step
 from stage_mutants.sources import code_of, imports_of
 
 # Calls that are removed, each with what its arguments become instead: the number of an argument,
@@ -282,8 +281,7 @@ def modules() -> dict[str, tuple[str, ...]]:
     own: dict[str, tuple[str, ...]] = {}
     importing: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for stage in LADDER:
-        if isinstance(last_step(stage), Launch):
-            own[stage.module] = (stage.name,)
+        own[stage.module] = (stage.name,)
         for one in imports_of(stage.module):
             importing[one] += (stage.name,)
     own |= {stage.module: (stage.name,) for stage in BACKWARD}

@@ -108,19 +108,20 @@ CASES: dict[str, tuple[Case, ...]] = {
 @cache
 def stages() -> dict[str, Stage]:
     """Return the stages that have problems of their own, by name."""
-    ended_by_library = [one for one in LADDER if not isinstance(last_step(one), Launch)]
+    ended_by_library = [one for one in LADDER if not isinstance(_last_step(one), Launch)]
     return {stage.name: stage for stage in (*ended_by_library, *BACKWARD)}
 
 
-def last_step(stage: Stage) -> object:
+def _last_step(stage: Stage) -> object:
     """Return the last step of a stage's program: the main kernel's launch, or a library's work."""
     return stage.prepare(stage.adapted(PIXEL), stage.tiny_tile).launches[-1]
 
 
 def attempts(stage: Stage, prepare: Callable[..., Program]) -> Iterator[bool]:
     """Yield for each problem whether a program is right, with no findings, and ends."""
-    name = next(start for start in sorted(CASES, reverse=True) if stage.name.startswith(start))
-    for case in CASES[name]:
+    starts = [start for start in sorted(CASES, reverse=True) if stage.name.startswith(start)]
+    assert starts, f"CASES has no problems for {stage.name}"
+    for case in CASES[starts[0]]:
         yield _is_right(stage, prepare, case)
 
 

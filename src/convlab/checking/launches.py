@@ -329,7 +329,8 @@ def _resized(stage: Stage, name: str, problem: ConvProblem, tile: Tile | None) -
     problem = stage.adapted(problem)
     if name == SEVERAL:
         return in_blocks(stage, problem, tile, rows=2)
-    if name in OWN_TILE and name != TALL_DEEP:  # which is for the kernels before the main one
+    # TALL_DEEP keeps its few output channels: it is for the kernels before the main one.
+    if name in OWN_TILE and name != TALL_DEEP:
         return in_blocks(stage, problem, tile)
     return problem
 

@@ -29,7 +29,7 @@ from convlab.running.engines.simulator import Simulator
 from convlab.simulation.launch.translation import checked_kernel
 from convlab.simulation.rules.findings import SimulationError
 from convlab.simulation.rules.launch_checks import check_all_given
-from convlab.tracing import LaunchTrace, trace
+from convlab.tracing import LaunchTrace, trace_launch
 
 # What is counted: small, so that a check takes seconds; still several blocks and slices of K.
 PICTURE_SECONDS = 10.0  # that a launch may take, of which a picture is drawn
@@ -50,7 +50,6 @@ def where() -> str:
 def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
     """Run ``kernel[grid, block](*arrays)`` on the GPU if there is one, otherwise on the simulator,
     which reports mistakes of the kernel. The kernel's stores go to the NumPy arrays."""
-    check_all_given(checked_kernel(kernel).py_func, arrays)
     if choose().is_gpu:
         there = [cuda.to_device(one) if isinstance(one, np.ndarray) else one for one in arrays]
         with warnings.catch_warnings():  # the lessons' launches are small, and Numba says so
@@ -61,6 +60,7 @@ def run(kernel: Any, grid: Any, block: Any, *arrays: Any) -> None:
                 copy.copy_to_host(here)
         return
     try:
+        check_all_given(checked_kernel(kernel).py_func, arrays)
         Simulator().launch(kernel, grid, block, *arrays)
     except SimulationError as error:
         print("The simulator found something wrong:")
@@ -76,7 +76,7 @@ def traced(made: Any, stage: str, problem: ConvProblem, tile: Tile | None = None
     """
     with running(seconds=PICTURE_SECONDS):
         main, arrays = ready_for(made, stage, problem, tile, random_tensors(problem, 0))
-        return trace(main.kernel, main.grid, main.block, *arrays).main
+        return trace_launch(main, arrays)
 
 
 def ready_for(

@@ -45,7 +45,7 @@ from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.problems.reference import reference
 from convlab.simulation.recording.loops import Loops
-from convlab.tracing import LaunchTrace, trace
+from convlab.tracing import LaunchTrace, trace, trace_launch
 
 IN_GROUPS = ConvProblem(2, 4, 5, 6, 6, (3, 2), (1, 2), 1, groups=2)
 MOST_EXCHANGED = 3  # wrong launches on which exchanged names are tried
@@ -163,7 +163,7 @@ def _scalar_loads(whole: Any) -> tuple[Row, Hint]:
     """Return the row of the scalar loads of both layouts, and the hint with their lines."""
     with running(seconds=PICTURE_SECONDS):
         main, arrays = ready_for(whole, "m11", MODEL, None, random_tensors(MODEL, 0))
-        launch = trace(main.kernel, main.grid, main.block, *arrays).main
+        launch = trace_launch(main, arrays)
     layouts = inspect.getfullargspec(main.kernel.py_func).args[:2]
     scalar = [
         one

@@ -48,7 +48,7 @@ from convlab.lessons.unstored import block_number, unstored
 from convlab.problems.oracle import random_tensors
 from convlab.problems.problem import ConvProblem
 from convlab.simulation.rules.findings import Finding
-from convlab.tracing import trace
+from convlab.tracing import trace_launch
 
 SLOW = 18.0  # seconds that any check may take
 LONG = 6.0  # seconds after which a check asks whether Numba refuses the kernel
@@ -195,7 +195,7 @@ def _never_stored(stage: Stage, made: Any, finding: Finding, answer: Answer, see
         main, arrays = ready_for(made, stage.name, answer.problem, answer.tile, tensors)
         own = str(main.kernel.py_func.__code__.co_filename)
         shown = block_number(finding.block, main.grid)
-        launch = trace(main.kernel, main.grid, main.block, *arrays, block_shown=shown).main
+        launch = trace_launch(main, arrays, block_shown=shown)
         if (never := unstored(launch, finding, own)) is not None:
             return Seen(seen_on(answer), never.said, with_calls(main.kernel, *never.places))
     return Seen(seen_on(answer))

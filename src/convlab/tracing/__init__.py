@@ -5,7 +5,7 @@ Records (:mod:`.recorded`) are plain data. :mod:`.tracer` starts a simulated lau
 """
 
 from convlab.tracing.recorded import LaunchTrace, Trace, open_trace
-from convlab.tracing.tracer import trace, trace_stage, trace_steps
+from convlab.tracing.tracer import trace, trace_launch, trace_stage, trace_steps
 from convlab.tracing.views import as_text, card, page, write_page
 
 # Records know no views; here the two come together: `print(trace)` and a notebook show the tables.
@@ -13,6 +13,6 @@ Trace.__str__ = as_text  # type: ignore[assignment]
 Trace._repr_html_ = card  # type: ignore[attr-defined]
 
 __all__ = [
-    "LaunchTrace", "Trace", "card", "open_trace", "page", "trace", "trace_stage", "trace_steps",
-    "write_page",
+    "LaunchTrace", "Trace", "card", "open_trace", "page", "trace", "trace_launch", "trace_stage",
+    "trace_steps", "write_page",
 ]  # fmt: skip

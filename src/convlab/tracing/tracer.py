@@ -119,6 +119,21 @@ def trace_stage(
     return Trace(chosen.name, launches, about)
 
 
+def trace_launch(launch: Launch, arrays: Sequence[object], *, block_shown: int = 0) -> LaunchTrace:
+    """Run a launch of a stage's program and return its memory traffic, as :func:`trace` does for
+    anybody's kernel. The kernel may keep defaults, as stages without a residual do."""
+    _check_shown(block_shown, launch.kernel.py_func.__name__, math.prod(launch.grid))
+    return _launch(
+        launch.kernel,
+        grid=launch.grid,
+        block=launch.block,
+        arguments=arrays,
+        shared_bytes=launch.shared_bytes,
+        shown=block_shown,
+        compiled=None,
+    )
+
+
 def trace_steps(
     ready: Plan,
     input: Array,

@@ -30,7 +30,7 @@ _NUMBERS = (
     *(types.NPDatetime, types.NPTimedelta),
 )
 _RULE = "a kernel takes numbers, arrays and tuples of them"
-_NO_LAUNCH_GIVES = Parameter.VAR_POSITIONAL, Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD
+_NOT_POSITIONAL = Parameter.VAR_POSITIONAL, Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD
 # The advice for an argument, by its type.
 _INSTEAD: dict[type | tuple[type, ...], str] = {
     (list, set, frozenset, range, bytes, bytearray, memoryview): "give it a NumPy array",
@@ -98,16 +98,19 @@ def check_all_given(function: FunctionType, arguments: tuple[object, ...]) -> No
     """Raise :class:`RefusedArgument` unless a launch of Numba's gives each parameter of a kernel
     one argument. Numba compiles a kernel for the types of the arguments, without defaults.
     Launches of convlab's stages have defaults, so an engine does not ask for this."""
-    parameters = [*inspect.signature(function).parameters.values()]
+    kernel, parameters = function.__name__, [*inspect.signature(function).parameters.values()]
     for one in parameters:
-        if one.kind in _NO_LAUNCH_GIVES:
+        if one.kind in _NOT_POSITIONAL:
             raise RefusedArgument(
-                f"{function.__name__}: no launch of Numba's gives a parameter such as {one}; write "
-                "plain parameters"
+                f"{kernel}: {one.name} is a {one.kind.description} parameter, and a launch gives "
+                "positional arguments only; write plain parameters"
             )
-    if left := [one.name for one in parameters[len(arguments) :]]:
+    if left := parameters[len(arguments) :]:
+        names = ", ".join(one.name for one in left)
+        defaults = any(one.default is not one.empty for one in left)
         raise RefusedArgument(
-            f"{function.__name__}: Numba has no defaults in launches; give {', '.join(left)} too"
+            f"{kernel}: the launch does not give {names}"
+            + ("; Numba's launches use no defaults" if defaults else "")
         )
 
 
