@@ -41,6 +41,7 @@ from convlab.simulation.host.programs import simulate
 from convlab.simulation.recording.loops import Loops
 from convlab.simulation.rules.findings import SimulationError
 from convlab.support.kernel_defaults import kept_defaults
+from convlab.support.whole_files import write_whole
 from stage_mutants.generated import Generated
 from stage_mutants.results import REJECTED, RESULTS, SURVIVED, TOLD, result_of, stored_results
 
@@ -203,7 +204,7 @@ def main() -> int:
     known = known_results(chosen.results)
     before = [(one, known[one.key]) for one in mutants if one.key in known]
     if chosen.sum_up:
-        SUMMARY.write_text(summary(dict(before), stored), encoding="utf-8")
+        write_whole(SUMMARY, summary(dict(before), stored).encode())
         return 0
     left = [one for one in mutants if one.key not in known]
     results, of_launches = Counter[str](), Counter[str]()
